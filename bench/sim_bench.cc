@@ -25,9 +25,9 @@ class KindDurations : public Durations {
   int64_t work_ns(program::ClassId cls, TaskId t) override {
     return 1000 + 37 * p_.classes[cls].tasks[t].kind.value();
   }
-  int32_t shape_of(std::span<const int32_t>) override { return 0; }
-  int64_t transfer_ns(program::ClassId cls, TaskId t, int32_t shape) override {
-    return work_ns(cls, t) + 13 * shape;
+  ShapeId shape_of(std::span<const int32_t>) override { return 0; }
+  int64_t transfer_ns(program::ClassId cls, TaskId t, ShapeId shape) override {
+    return work_ns(cls, t) + 13 * shape.value();
   }
 
  private:
@@ -47,11 +47,11 @@ class LinkDurations : public KindDurations {
     demand_.bytes_per_s = 50e9;
     skewed_ = skewed;
   }
-  int32_t shape_of(std::span<const int32_t> ranks) override {
+  ShapeId shape_of(std::span<const int32_t> ranks) override {
     return skewed_ ? static_cast<int32_t>(uint32_t(ranks[0]) * 2654435761u >> 16) % 7 : 0;
   }
   const cost::Network* network() const override { return &network_; }
-  const Demand& demand(program::ClassId cls, TaskId t, int32_t shape) override {
+  const Demand& demand(program::ClassId cls, TaskId t, ShapeId shape) override {
     const int64_t ns = transfer_ns(cls, t, shape);
     const auto [it, fresh] = demands_.try_emplace(ns, demand_);
     it->second.data_ns = ns;

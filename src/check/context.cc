@@ -37,7 +37,7 @@ OpClass class_of(std::string_view op) {
       return OpClass::merge;
     case Meaning::regroup:
       return OpClass::regroup;
-    case Meaning::application:
+    case Meaning::uninterpreted:
       break;
   }
   return OpClass::compute;

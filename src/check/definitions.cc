@@ -126,7 +126,7 @@ AppId Reference::apply(int32_t key, std::span<const ExprId> in, std::span<const 
   }
   bool made = false;
   const AppId app = note(terms.apply(key, in, out, &made));
-  if (op.define && op.defined == ops::Defined::also) {
+  if (op.define && op.defined == ops::Defined::alias) {
     // The first pass only counts applications, by look-ups.
     TermBuilder dry(*this, in, nullptr);
     if (!op.define(dry, attrs, inputs).empty()) {

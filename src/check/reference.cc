@@ -212,7 +212,7 @@ void Reference::run_node(const Step& step, int32_t micro_batch) {
     case Meaning::merge_softmax:
     case Meaning::merge_max:
     case Meaning::regroup:
-    case Meaning::application: {
+    case Meaning::uninterpreted: {
       Application where;
       where.node = step.node;
       where.micro_batch = micro_batch;

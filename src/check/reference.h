@@ -52,7 +52,7 @@ class Reference {
     int32_t node = -1;
     bool optimizer = false;
     int32_t key = -1;
-    Meaning meaning = Meaning::application;
+    Meaning meaning = Meaning::uninterpreted;
     std::vector<int32_t> in;            ///< without accumulators
     std::vector<int32_t> accumulators;  ///< by output, -1
     std::vector<int32_t> out;

@@ -146,7 +146,7 @@ int check_run(const CheckVerbOptions& options) {
   const Source source = read_source(options.run, set, true);
   warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
   const bool other = !options.purpose.empty() && options.purpose != "train";
-  if (other && source.program_text) {
+  if (other && source.parsed_program) {
     fail(options.run, "it is the text of one program; expected a run or a model for --for");
   }
   const std::optional<engine::Compiled> evaluation = other ? std::nullopt : source.evaluation();

@@ -317,8 +317,8 @@ int show(const GraphOptions& options) {
   const Source source = read_source(options.inputs[0], overrides_of(options), true);
   require_output("hocket graph --out", options.out, {source.run.config.plan.pp_schedule});
   if (options.stage == "schedule") return show_schedule(source.run, options);
-  if (source.program_text && options.purpose.empty() && wanted_of(options) == "program") {
-    emit(options.out, text_of(*source.program_text, options));
+  if (source.parsed_program && options.purpose.empty() && wanted_of(options) == "program") {
+    emit(options.out, text_of(*source.parsed_program, options));
     return 0;
   }
   Watcher watcher(source.run, options);

@@ -60,8 +60,8 @@ std::vector<sim::Speedup> speedups(const std::vector<std::string>& words) {
   return list;
 }
 
-sim::SimOptions sim_options(const Source& source, const engine::Compiled& compiled,
-                            program::Kernels kernels, bool all_ranks, double price) {
+sim::SimOptions sim_options_of(const Source& source, const engine::Compiled& compiled,
+                               program::Kernels kernels, bool all_ranks, double price) {
   sim::SimOptions options;
   options.all_ranks = all_ranks;
   options.tokens = compiled.tokens_per_step;
@@ -76,8 +76,8 @@ sim::SimOptions sim_options(const Source& source, const engine::Compiled& compil
   return options;
 }
 
-/// A text may lack dependencies and costs, or be wrong, and then its time says nothing: Error. A
-/// memory plan it need not have; if that is wrong, a warning says so.
+/// Checks a program that was read from a text. Throws Error if the check refuses it, since its
+/// simulated time would mean nothing. Warns if only its memory plan is wrong; it needs none.
 void expect_sound(const std::string& path, const program::Program& program) {
   check::CheckOptions options;
   options.allow_unplanned = true;
@@ -108,8 +108,8 @@ sim::SimReport with_warnings(sim::SimReport report, const engine::Run& run) {
   return report;
 }
 
-/// The program that `train` would run, the costs of its tasks on the cluster, and the replay of one
-/// with the other; the words go to standard error where the trace takes standard output.
+/// Compiles the program that `train` would run, and replays it with the costs of its tasks on the
+/// cluster. Messages go to standard error if the trace or the page takes standard output.
 int simulate(const SimulateOptions& options) {
   if (options.json && options.trace == "-") {
     fail("hocket simulate", "--json and --trace - both go to standard output; expected one there");
@@ -131,7 +131,7 @@ int simulate(const SimulateOptions& options) {
                              .outputs = {{"--trace", options.trace}, {"--html", options.html}}});
   warn_if_long(run.model, run.config.train.seq_len, "train.seq_len");
   const engine::Compiled compiled = source.compile();
-  if (source.program_text) {
+  if (source.parsed_program) {
     program::expect_no_parts(compiled.program, "hocket simulate");
     expect_sound(options.run, compiled.program);
   }
@@ -139,11 +139,11 @@ int simulate(const SimulateOptions& options) {
                               sim::threads_per_rank(compiled.program, basis.cluster),
                               engine::collectives_of(run));
   sim::Replay replay;
-  sim::SimOptions asked = sim_options(source, compiled, cost::kernels_of(basis.cluster),
-                                      options.all_ranks, options.price.value_or(0));
-  asked.what_if = speedups(options.what_if);
-  asked.memory_budget = static_cast<int64_t>(run.config.cluster.memory_budget.value_or(0));
-  const sim::SimReport report = sim::simulate(compiled.program, costs, asked, &replay);
+  sim::SimOptions sim_options = sim_options_of(source, compiled, cost::kernels_of(basis.cluster),
+                                               options.all_ranks, options.price.value_or(0));
+  sim_options.what_if = speedups(options.what_if);
+  sim_options.memory_budget = static_cast<int64_t>(run.config.cluster.memory_budget.value_or(0));
+  const sim::SimReport report = sim::simulate(compiled.program, costs, sim_options, &replay);
   if (!options.trace.empty()) {
     trace::write_trace(sim::to_trace(compiled.program, replay), options.trace);
   }
@@ -154,14 +154,14 @@ int simulate(const SimulateOptions& options) {
     fmt::print("{}\n", sim::to_json(compiled.program, with_warnings(report, run)));
     return 0;
   }
-  std::FILE* words = words_beside(options.trace == "-" ? options.trace : options.html);
-  fmt::print(words, "model    {}\nplan     {}\n{}", engine::describe(run.model),
+  std::FILE* messages = message_stream(options.trace == "-" ? options.trace : options.html);
+  fmt::print(messages, "model    {}\nplan     {}\n{}", engine::describe(run.model),
              engine::describe(run), sim::to_text(compiled.program, report));
   if (!options.trace.empty()) {
-    fmt::print(words, "wrote {}\n", options.trace);
+    fmt::print(messages, "wrote {}\n", options.trace);
   }
   if (!options.html.empty() && options.html != "-") {
-    fmt::print(words, "wrote {}\n", options.html);
+    fmt::print(messages, "wrote {}\n", options.html);
   }
   return 0;
 }

@@ -73,14 +73,14 @@ std::optional<cost::Profile> profile_of(const engine::Run& run, const std::strin
 }  // namespace
 
 engine::Compiled Source::compile() const {
-  return program_text ? engine::with_program(run, *program_text) : engine::compile(run);
+  return parsed_program ? engine::with_program(run, *parsed_program) : engine::compile(run);
 }
 
 std::optional<engine::Compiled> Source::evaluation() const {
   const bool trains =
-      !program_text || engine::program_name(program_text->purpose, run.name) == "train";
+      !parsed_program || engine::program_name(parsed_program->purpose, run.name) == "train";
   if (!trains || !engine::evaluates(run)) return std::nullopt;
-  if (program_text && !engine::has_ranks_of(*program_text, run.plan)) {
+  if (parsed_program && !engine::has_ranks_of(*parsed_program, run.plan)) {
     log_warning(
         "{}: the program has other ranks than the plan in its configuration, so the one that "
         "evaluates beside it is not looked at",
@@ -119,7 +119,7 @@ Source read_source(const std::string& path, const std::vector<std::string>& over
          "model.path: {}",
          path);
   }
-  source.run = engine::read_run(path, overrides, &source.program_text);
+  source.run = engine::read_run(path, overrides, &source.parsed_program);
   return source;
 }
 
@@ -296,6 +296,6 @@ void emit(const std::string& path, const std::string& text) {
   write_output(path.empty() ? "-" : path, text);
 }
 
-std::FILE* words_beside(const std::string& path) { return path == "-" ? stderr : stdout; }
+std::FILE* message_stream(const std::string& path) { return path == "-" ? stderr : stdout; }
 
 }  // namespace hocket::cli

@@ -19,12 +19,12 @@ namespace hocket::cli {
 /// A run as given on the command line.
 struct Source {
   engine::Run run;
-  std::optional<program::Program> program_text;  ///< if RUN is the text of a program
+  std::optional<program::Program> parsed_program;  ///< read from RUN, if that is the text of one
 
-  /// Returns the program that trains the run, or `program_text`, for which nothing is lowered.
+  /// Returns the program that trains the run, or `parsed_program`, for which nothing is lowered.
   engine::Compiled compile() const;
   /// Returns the program that evaluates held-out data beside the run's training; none if there is
-  /// no such data, or if `program_text` is no training of the plan's ranks.
+  /// no such data, or if `parsed_program` is no training of the plan's ranks.
   std::optional<engine::Compiled> evaluation() const;
 };
 
@@ -97,6 +97,6 @@ void emit(const std::string& path, const std::string& text);
 
 /// Returns the stream for a command's messages when its result goes to `path`: standard error if
 /// the result takes standard output ("-").
-std::FILE* words_beside(const std::string& path);
+std::FILE* message_stream(const std::string& path);
 
 }  // namespace hocket::cli

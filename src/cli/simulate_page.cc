@@ -43,15 +43,15 @@ diagnose::FactGroup path_facts(const sim::SimReport& report) {
   return facts;
 }
 
-/// For every event, how many ranks its own stands for.
+/// Returns, for every event, the number of ranks that its rank stands for.
 std::vector<int32_t> ranks_of_events(const trace::Trace& trace, const sim::SimReport& report) {
-  std::vector<int32_t> stands(static_cast<size_t>(report.ranks), 1);
+  std::vector<int32_t> multiplicity(static_cast<size_t>(report.ranks), 1);
   for (const sim::RankReport& rank : report.time) {
-    stands[static_cast<size_t>(rank.rank)] = rank.stands;
+    multiplicity[static_cast<size_t>(rank.rank)] = rank.multiplicity;
   }
   std::vector<int32_t> list;
   for (const trace::TraceEvent& event : trace.events) {
-    list.push_back(stands[static_cast<size_t>(event.rank)]);
+    list.push_back(multiplicity[static_cast<size_t>(event.rank)]);
   }
   return list;
 }
@@ -88,8 +88,8 @@ std::string simulate_page(const engine::Run& run, const engine::Compiled& compil
   diagnose::fill_simulated(page, trace, ranks_of_events(trace, report));
   for (const sim::RankReport& rank : report.time) {
     std::string name = fmt::format("{} ({})", rank.rank, program.classes[rank.cls].name);
-    if (rank.stands > 1) {
-      name += fmt::format(" x{}", rank.stands);
+    if (rank.multiplicity > 1) {
+      name += fmt::format(" x{}", rank.multiplicity);
     }
     page.ranks.push_back({std::move(name), seconds(rank.time.compute_ns),
                           seconds(rank.time.exposed_ns), seconds(rank.time.bubble_ns),

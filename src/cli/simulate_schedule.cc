@@ -128,11 +128,11 @@ int simulate_alone(const ScheduleOptions& options) {
     fmt::print("{}\n", sim::to_json(report));
     return 0;
   }
-  std::FILE* words = words_beside(options.out == "-" ? options.out : options.svg);
-  fmt::print(words, "{}", sim::to_text(report));
+  std::FILE* messages = message_stream(options.out == "-" ? options.out : options.svg);
+  fmt::print(messages, "{}", sim::to_text(report));
   for (const std::string& path : {options.out, options.svg}) {
     if (!path.empty() && path != "-") {
-      fmt::print(words, "wrote {}\n", path);
+      fmt::print(messages, "wrote {}\n", path);
     }
   }
   return 0;

@@ -121,17 +121,17 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
       profile_(std::move(profile)),
       threads_(std::max<int64_t>(1, threads)),
       collectives_(collectives) {
-  // Every other kind of nodes has a model of its own, with the profile if it has the same devices.
-  // For kind 0 the profile replaces the file's constants by measurements. It gives the times of
+  // Every other device type has a model of its own, with the profile if it has the same devices.
+  // For type 0 the profile replaces the file's constants by measurements. It gives the times of
   // exact tasks (`timed_`), of an op at several sizes for interpolation (`points_`), and the error
   // of that interpolation (measure_interpolation_error).
-  for (size_t kind = 1; kind < cluster_.num_device_types(); ++kind) {
-    const NodeGroup& nodes = cluster_.heterogeneous_nodes[kind - 1];
+  for (size_t type = 1; type < cluster_.num_device_types(); ++type) {
+    const NodeGroup& nodes = cluster_.heterogeneous_nodes[type - 1];
     std::optional<Profile> other;
     if (profile_ && nodes.cluster.empty()) {
       other = scaled(*profile_, nodes.speed, nodes.bandwidth);
     }
-    others_.emplace_back(cluster_.homogeneous(kind), other, threads, collectives);
+    others_.emplace_back(cluster_.homogeneous(type), other, threads, collectives);
   }
   if (!profile_) return;
   if (const std::string why = mismatch(*profile_, cluster_); !why.empty()) {
@@ -229,13 +229,13 @@ void CostModel::learn_from_tasks() {
 
 CostModel CostModel::at_best() const {
   if (others_.empty()) return *this;
-  // Measurements of a profile are in the model of their kind and hold for that kind only. The best
-  // is taken over the constants that remain after each profile has replaced its own.
+  // Measurements of a profile are in the model of their device type and hold for that type only.
+  // The best is taken over the constants that remain after each profile has replaced its own.
   CostModel best = *this;
-  for (size_t kind = 1; kind <= others_.size(); ++kind) {
-    best.cluster_.heterogeneous_nodes[kind - 1].device = others_[kind - 1].cluster_.device;
-    best.cluster_.heterogeneous_nodes[kind - 1].links = others_[kind - 1].cluster_.links;
-    best.fastest_share_ = std::min(best.fastest_share_, others_[kind - 1].fastest_share_);
+  for (size_t type = 1; type <= others_.size(); ++type) {
+    best.cluster_.heterogeneous_nodes[type - 1].device = others_[type - 1].cluster_.device;
+    best.cluster_.heterogeneous_nodes[type - 1].links = others_[type - 1].cluster_.links;
+    best.fastest_share_ = std::min(best.fastest_share_, others_[type - 1].fastest_share_);
   }
   best.cluster_ = best.cluster_.at_best();
   best.others_.clear();
@@ -449,13 +449,13 @@ std::vector<comm::Algorithm> CostModel::algorithms(const comm::Op& op, double me
 std::vector<AlgorithmTime> CostModel::algorithm_times(const comm::Op& op, double payload,
                                                       bool inter, const GroupShape& shape) const {
   if (shape.device_types != 1) {
-    // On nodes of several kinds, the kind on which the collective takes longest decides.
+    // On nodes of several device types, the type on which the collective takes longest decides.
     std::vector<AlgorithmTime> slowest;
     GroupShape alike = shape;
     alike.device_types = 1;
-    for (size_t kind = 0; kind <= others_.size(); ++kind) {
-      if ((shape.device_types >> kind & 1) == 0) continue;
-      const CostModel& costs = kind == 0 ? *this : others_[kind - 1];
+    for (size_t type = 0; type <= others_.size(); ++type) {
+      if ((shape.device_types >> type & 1) == 0) continue;
+      const CostModel& costs = of_device_type(type);
       std::vector<AlgorithmTime> list = costs.algorithm_times(op, payload, inter, alike);
       if (slowest.empty() || list.front().seconds() > slowest.front().seconds()) {
         slowest = std::move(list);

@@ -65,11 +65,10 @@ class CostModel {
   CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads,
             std::optional<comm::Collectives> collectives = std::nullopt);
 
-  /// Returns the cost of a task without communication, alone on its device, on a node of this
-  /// device type. In a lane of the host or of copies to and from it, the task runs on the host. The
-  /// number of rows routed to experts is that of the busiest rank in the profile, or the mean
-  /// without one; the same holds below. Throws Error if the cluster does not give the speed of
-  /// hosts.
+  /// Returns the cost of a task without communication that runs alone on a node of the device type.
+  /// In a lane of the host, or of copies to or from it, the task runs on the host. Rows routed to
+  /// experts, here and below: those of the busiest rank in the profile, without a profile the mean.
+  /// Throws Error if a task runs on the host and the cluster does not give the speed of hosts.
   TaskCost work(const Kind& kind, uint32_t accumulate, size_t device_type = 0,
                 program::Lane lane = program::Lane::compute) const;
   /// Returns the memory in bytes for the logits of a task that makes none here and does in other
@@ -109,8 +108,8 @@ class CostModel {
   double fastest_share() const { return fastest_share_; }
 
   /// Returns the model of nodes of one device type alone.
-  const CostModel& of_device_type(size_t kind) const {
-    return kind == 0 ? *this : others_[kind - 1];
+  const CostModel& of_device_type(size_t type) const {
+    return type == 0 ? *this : others_[type - 1];
   }
   /// Returns a model of homogeneous nodes that gives lower bounds on any device type: its
   /// rooflines times fastest_share() for kernels, its links for transfers. It has no times of tasks

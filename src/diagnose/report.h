@@ -57,12 +57,12 @@ struct RankShare {
 /// One rectangle of step memory: bytes [offset, offset + bytes) from `begin` to `end`.
 struct MemoryBlock {
   std::string name;           ///< "output of linear L3 mb0"
-  std::string kind;           ///< one of kMemoryKinds
+  std::string category;       ///< one of kMemoryCategories
   double begin = 0, end = 0;  ///< seconds since the step's start, or task index
   int64_t offset = 0, bytes = 0;
 };
-/// Kinds of blocks, in the order of the legend.
-inline constexpr std::array<const char*, 6> kMemoryKinds = {
+/// Categories of blocks, in the order of the legend.
+inline constexpr std::array<const char*, 6> kMemoryCategories = {
     "kept for backward",  "forward only", "backward only",
     "parameter gradient", "optimizer",    "workspace"};
 

@@ -308,10 +308,10 @@ struct Lifetime {
     first = std::min(first, phase);
     last = std::max(last, phase);
   }
-  const char* memory_kind() const {
-    if (first == Phase::forward) return kMemoryKinds[last == Phase::forward ? 1 : 0];
-    if (first == Phase::optimizer) return kMemoryKinds[4];
-    return kMemoryKinds[last == Phase::backward ? 2 : 3];
+  const char* memory_category() const {
+    if (first == Phase::forward) return kMemoryCategories[last == Phase::forward ? 1 : 0];
+    if (first == Phase::optimizer) return kMemoryCategories[4];
+    return kMemoryCategories[last == Phase::backward ? 2 : 3];
   }
 };
 
@@ -383,7 +383,7 @@ MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls_
     if (buffer.kind != BufferKind::step || buffer.offset == kNone || life.end < 0) continue;
     const std::string name =
         life.maker == kNone ? "buffer" : "output of " + describe(program, cls.tasks[life.maker]);
-    plan.blocks.push_back({name, life.memory_kind(), life.begin, life.end,
+    plan.blocks.push_back({name, life.memory_category(), life.begin, life.end,
                            pages.drawn(buffer.offset), planned_bytes(buffer)});
   }
   const std::vector<int64_t> workspaces = program::workspaces(program, kernels);

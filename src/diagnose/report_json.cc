@@ -156,7 +156,7 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
     }
     out.end().key("blocks").array();
     for (const MemoryBlock* block : blocks) {
-      out.array().value(block->name).value(block->kind).value(block->begin).value(block->end);
+      out.array().value(block->name).value(block->category).value(block->begin).value(block->end);
       out.value(block->offset).value(block->bytes).end();
     }
     out.end().end();

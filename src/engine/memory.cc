@@ -77,15 +77,15 @@ int64_t available_addresses() {
 }
 
 /// Arenas are reserved in full, whatever they take of memory: a budget does not change that. Ranks
-/// that are threads have one process together.
+/// that are threads share one process.
 void require_addresses(const engine::Run& run, const program::Program& program) {
   const std::vector<int64_t> here = count_ranks_here(run, program);
-  const bool together = run.ranks == engine::Ranks::local;
+  const bool in_one_process = run.ranks == engine::Ranks::local;
   double need = 0;
   for (size_t c = 0; c < here.size(); ++c) {
     const auto of_rank = static_cast<double>(program::addresses_of(program.classes[c]));
-    need = together ? need + static_cast<double>(here[c]) * of_rank
-                    : std::max(need, here[c] > 0 ? of_rank : 0);
+    need = in_one_process ? need + static_cast<double>(here[c]) * of_rank
+                          : std::max(need, here[c] > 0 ? of_rank : 0);
   }
   const auto have = static_cast<double>(available_addresses());
   if (need <= have) return;
@@ -94,7 +94,7 @@ void require_addresses(const engine::Run& run, const program::Program& program) 
       "{} would reserve {} of addresses; a process here has {} (2^47 bytes, or less by ulimit -v); "
       "try a smaller plan.micro_batch or train.seq_len, or `hocket graph --finish` for a program "
       "that was edited",
-      together ? "the ranks" : "a rank", human_bytes(need), human_bytes(have));
+      in_one_process ? "the ranks" : "a rank", human_bytes(need), human_bytes(have));
 }
 
 }  // namespace

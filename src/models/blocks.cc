@@ -265,13 +265,13 @@ std::vector<WeightForm> Builder::gate_up_forms(const std::string& base, const ch
   const bool transposed = family_.storage.transposed;
   const FileRows rows = FileRows::all(F);
   const int64_t each = F * (columns == 0 ? 1 : columns);
-  const WeightForm apart = {
+  const WeightForm separate = {
       slice_of_rows(file_name(base + "gate_proj" + suffix), rows, columns, transposed),
       slice_of_rows(file_name(base + "up_proj" + suffix), rows, columns, transposed, each)};
-  const WeightForm together = {slice_of_rows(file_name(base + "gate_up_proj" + suffix),
-                                             FileRows::all(2 * F), columns, transposed)};
-  if (family_.storage.gate_up) return {together, apart};
-  return {apart, together};
+  const WeightForm fused = {slice_of_rows(file_name(base + "gate_up_proj" + suffix),
+                                          FileRows::all(2 * F), columns, transposed)};
+  if (family_.storage.gate_up) return {fused, separate};
+  return {separate, fused};
 }
 
 TensorId Builder::activated(int32_t layer, TensorId hidden) {

@@ -65,7 +65,7 @@ class Builder final : public Definition {
       HOCKET_CHECK(type(graph_.out[i]) == want[i], "output {} of {} is {}, by its definition {}", i,
                    op.name, graph::to_string(want[i]), graph::to_string(type(graph_.out[i])));
     }
-    HOCKET_CHECK(op.defined != Defined::also || graph_.out == graph_.steps.back().out,
+    HOCKET_CHECK(op.defined != Defined::alias || graph_.out == graph_.steps.back().out,
                  "{} is also its definition, which ends in no one application", op.name);
     return std::move(graph_);
   }
@@ -108,7 +108,7 @@ struct Registry {
     for (const Op& op : ops) {
       pointers.push_back(&op);
       HOCKET_CHECK(by_name.emplace(op.name, &op).second, "op {} is listed twice", op.name);
-      if (op.meaning == Meaning::application) continue;
+      if (op.meaning == Meaning::uninterpreted) continue;
       const Op*& known = by_meaning[place_of(op.meaning)];
       HOCKET_CHECK(known == nullptr, "ops {} and {} mean the same", known->name, op.name);
       known = &op;

@@ -69,10 +69,10 @@ enum class Family : uint8_t {
 };
 const char* to_string(Family family);
 
-/// Meaning of an op as a term of the check. An application means itself. Every other meaning has
-/// exactly one op, which is found by `of`.
+/// Meaning of an op as a term of the check. Every meaning but `uninterpreted` has exactly one op,
+/// which is found by `of`.
 enum class Meaning : uint8_t {
-  application,
+  uninterpreted,  ///< an application is a term of its own
   sum,            ///< the sum of its two inputs
   identity,       ///< its one input, unchanged
   empty,          ///< the empty sum: no inputs, attribute `type` is the output's type
@@ -198,7 +198,7 @@ class Definition {
 enum class Defined : uint8_t {
   no,       ///< none: the op is primitive
   expands,  ///< an application of the op equals that of the graph
-  also,     ///< the op is primitive, and the graph's last application is another name for it
+  alias,    ///< the op is primitive, and the graph's last application is another name for it
 };
 
 /// Context of a gradient rule; appends backward nodes to the graph.
@@ -258,7 +258,7 @@ struct Op {
   double (*model_flops)(const Attrs&, std::span<const TensorType> in, double mean_keys) = nullptr;
   bool cheap_to_repeat =
       false;  ///< much memory, little arithmetic: recomputed by recompute=selective
-  Meaning meaning = Meaning::application;
+  Meaning meaning = Meaning::uninterpreted;
   Routing routing = {};
   Codec codec = {};
   /// Its kernels accept strided operands (kernels::TensorRef::strides).
@@ -270,7 +270,7 @@ struct Op {
   const char* assumes = nullptr;
 
   /// Definition by other ops, without recursion: returns the outputs for the inputs `in`, equal up
-  /// to rounding. With Defined::also they are all outputs of one application. An empty result: the
+  /// to rounding. With Defined::alias they are all outputs of one application. An empty result: the
   /// op is primitive for these inputs.
   std::vector<int> (*define)(Definition&, const Attrs&, std::span<const int> in) = nullptr;
   Defined defined = Defined::no;
@@ -291,7 +291,7 @@ int64_t workspace_bytes(std::string_view op, const Attrs& attrs, std::span<const
 
 const Op& find(std::string_view name);  ///< throws Error that lists all ops
 const Op* find_or_null(std::string_view name);
-const Op& of(Meaning meaning);  ///< requires a meaning other than application
+const Op& of(Meaning meaning);  ///< requires a meaning other than uninterpreted
 const std::vector<const Op*>& all();
 
 /// The operands of an op as letters of its index notation.

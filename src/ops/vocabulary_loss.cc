@@ -193,7 +193,7 @@ void add_to(std::vector<Op>& ops) {
                  .samples = [] { return one({}, {kZ}, {kLogits}); },
                  .family = Family::loss,
                  .define = define_lse,
-                 .defined = Defined::also});
+                 .defined = Defined::alias});
   ops.push_back(
       {.name = "pick",
        .doc = "x[t] = z[t,y[t]], 0 where the target is ignored or not among these logits",

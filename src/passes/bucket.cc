@@ -172,11 +172,15 @@ class Bucketing {
         joined_(cls_.tasks.size(), false) {}
 
   void run() {
-    // A bucket closes when it is full, before it would exceed the limit, before a task that touches
-    // its buffers; if compute reads its results, before any other kind of task; and one of the last
-    // reductions before the last exchange of a pass, which needs the link. A task that depends on a
-    // reduction only to reuse its memory depends on the bucket only through the bucket's last
-    // member; otherwise compute would stall on gradients produced at the same time.
+    // A bucket closes
+    // - when it is full, or before a member that would exceed its limit;
+    // - before a task that uses its members' buffers, or depends on a gather among them;
+    // - if it is of a forward or backward pass, before any task but one that joins such a bucket;
+    // - before the last exchange of a pass, which needs the link, if it has much of the remaining
+    //   reductions.
+    // A task that depends on a reduction only to reuse its memory depends on the bucket only
+    // through the bucket's last member. Otherwise compute would stall on gradients of the same
+    // time.
     for (const Candidate& task : candidates_) {
       if (task.merges && task.key.phase == program::Phase::grad) {
         open_[task.key].to_come += task.bytes;
@@ -188,9 +192,9 @@ class Bucketing {
       const Task& task = cls_.tasks[i];
       const bool merges = candidates_[i].merges;
       for (auto& [key, bucket] : open_) {
-        if (touches(key, bucket, task) ||
+        if (must_follow(key, bucket, task) ||
             (is_pass(key.phase) && !(merges && is_pass(task.phase))) ||
-            (key.phase == program::Phase::grad && is_of_last(bucket) && i == last_exchange)) {
+            (key.phase == program::Phase::grad && has_much_of_rest(bucket) && i == last_exchange)) {
           flush(bucket);
         }
       }
@@ -230,8 +234,8 @@ class Bucketing {
     return std::min(limit_, std::max(kMinBucketBytes, bucket.to_come / 2));
   }
 
-  /// Returns whether the bucket has much of the remaining bytes, and is worth a message.
-  static bool is_of_last(const OpenBucket& bucket) {
+  /// Returns whether the bucket has a quarter of the remaining bytes, and is worth a message.
+  static bool has_much_of_rest(const OpenBucket& bucket) {
     return bucket.bytes >= std::max(kMinBucketBytes, bucket.to_come / 4);
   }
   /// The last collective of a pass that keeps its place, or the first of several in a row.
@@ -257,17 +261,18 @@ class Bucketing {
     return phase == program::Phase::forward || phase == program::Phase::backward;
   }
 
-  /// Returns whether a task waits for one of the bucket's tasks, and not only for the end of a
-  /// reduction. Also if they have a buffer, or views of one, in common.
-  bool touches(const BucketKey& key, const OpenBucket& bucket, const Task& task) const {
+  /// Returns whether the task must come after the bucket: it depends on a gather of the bucket, or
+  /// shares a buffer, or views of one, with a member. A dependency on a reduction alone moves to
+  /// the bucket's last member.
+  bool must_follow(const BucketKey& key, const OpenBucket& bucket, const Task& task) const {
     for (size_t i : bucket.tasks) {
-      const Task& waiting = cls_.tasks[i];
+      const Task& member = cls_.tasks[i];
       if (key.phase != program::Phase::grad &&
           std::find(task.deps.begin(), task.deps.end(), TaskId(static_cast<int32_t>(i))) !=
               task.deps.end()) {
         return true;
       }
-      if (touches_any(waiting.in, task) || touches_any(waiting.out, task)) return true;
+      if (touches_any(member.in, task) || touches_any(member.out, task)) return true;
     }
     return false;
   }

@@ -219,7 +219,7 @@ class RingWriter {
   }
 
   /// The part along a dim of a value of the rank at `place`; all of it if there is one part only.
-  ValueId part_of(ValueId value, int dim, const Choice& choice, int32_t place) {
+  ValueId part_of(ValueId value, int dim, const PartChoice& choice, int32_t place) {
     if (dim < 0 || !zigzag_) return value;
     if (places_.halves().uneven()) {
       const int64_t begin = choice.at(0) == 0 ? 0 : places_.halves().at(place, 0).length;
@@ -231,7 +231,7 @@ class RingWriter {
       return known->second;
     }
     const int64_t length = rank_.values[value].type.dims[dim] / 2;
-    const bool varies = choice.which == Choice::Which::late_before;
+    const bool varies = choice.which == PartChoice::Which::late_before;
     const TableId by =
         varies ? table({axis_},
                        [&](const Coords& coords) { return choice.at(coords[axis_]) * length; })
@@ -400,7 +400,7 @@ class RingWriter {
   void shift_parts(const program::Task& user, int32_t offset, OfPlace from, OfPlace to, int dim,
                    TaskList* result) {
     for (int64_t part = 0; part < parts_; ++part) {
-      const Choice choice{part == 0 ? Choice::Which::early : Choice::Which::late};
+      const PartChoice choice{part == 0 ? PartChoice::Which::early : PartChoice::Which::late};
       shift(user, offset, part_of(from.value, dim, choice, from.place),
             part_of(to.value, dim, choice, to.place), result);
     }

@@ -41,7 +41,7 @@ struct Site {
 };
 
 /// A rank's choice among its parts, by its ring position.
-struct Choice {
+struct PartChoice {
   /// The early or the late part on all ranks; or the late one on those before place `hop`, the
   /// early one on the others.
   enum class Which : uint8_t { early, late, late_before } which = Which::early;
@@ -50,12 +50,12 @@ struct Choice {
     if (which == Which::late_before) return place < hop ? 1 : 0;
     return which == Which::late ? 1 : 0;
   }
-  bool operator==(const Choice&) const = default;
+  bool operator==(const PartChoice&) const = default;
 };
 
 /// Part of the queries and part of the keys that one attention task combines.
 struct BlockPair {
-  Choice queries, keys;
+  PartChoice queries, keys;
 };
 
 /// The two parts of every rank in zigzag order, each half of its block (the first one longer by one

@@ -88,13 +88,13 @@ const Blocks& RingAttentionPlaces::blocks_at(const program::Task& task,
 }
 
 /// Returns the part that the rank at `chooser` takes of the part of the one at `place`.
-graph::Run RingAttentionPlaces::part_at(const Blocks& blocks, const Choice& choice, int64_t chooser,
-                                        int32_t place) const {
+graph::Run RingAttentionPlaces::part_at(const Blocks& blocks, const PartChoice& choice,
+                                        int64_t chooser, int32_t place) const {
   return zigzag_ ? halves_.at(place, choice.at(chooser)) : blocks[place];
 }
 
 graph::Run RingAttentionPlaces::queries_at(const program::Task& task, const Site& site,
-                                           const Choice& choice, Coords coords) const {
+                                           const PartChoice& choice, Coords coords) const {
   const int32_t place = coords[axis_];
   const Blocks& blocks = blocks_at(task, coords);
   coords[axis_] = 0;
@@ -104,7 +104,7 @@ graph::Run RingAttentionPlaces::queries_at(const program::Task& task, const Site
 }
 
 graph::Run RingAttentionPlaces::keys_at(const program::Task& task, const Site& site,
-                                        const Choice& choice, int32_t hop,
+                                        const PartChoice& choice, int32_t hop,
                                         const Coords& coords) const {
   const int32_t place = coords[axis_];
   graph::Run part = part_at(blocks_at(task, coords), choice, place, owner(place, hop));
@@ -130,8 +130,8 @@ bool RingAttentionPlaces::needed(const program::Task& task, const Site& site, co
 
 std::vector<BlockPair> RingAttentionPlaces::block_pairs(const program::Task& task, const Site& site,
                                                         int32_t hop) const {
-  const Choice early{Choice::Which::early}, late{Choice::Which::late};
-  const Choice either{Choice::Which::late_before, hop};
+  const PartChoice early{PartChoice::Which::early}, late{PartChoice::Which::late};
+  const PartChoice either{PartChoice::Which::late_before, hop};
   std::vector<BlockPair> all{{early, early}};
   if (zigzag_) {
     all = hop == 0 ? std::vector<BlockPair>{{early, early}, {late, late}, {late, early}}

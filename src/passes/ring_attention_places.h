@@ -38,12 +38,12 @@ class RingAttentionPlaces {
 
   /// Axes that the begins of a task depend on, and that of the ring.
   std::vector<int32_t> axes_of(const program::Task& task) const;
-  /// Returns the tokens of the queries' part at these coordinates; the next one those of the keys'
-  /// part after `hop` steps.
-  graph::Run queries_at(const program::Task& task, const Site& site, const Choice& choice,
+  /// Return the tokens of the queries' part at these coordinates, and of the keys' part after `hop`
+  /// steps.
+  graph::Run queries_at(const program::Task& task, const Site& site, const PartChoice& choice,
                         std::vector<int32_t> coords) const;
-  graph::Run keys_at(const program::Task& task, const Site& site, const Choice& choice, int32_t hop,
-                     const std::vector<int32_t>& coords) const;
+  graph::Run keys_at(const program::Task& task, const Site& site, const PartChoice& choice,
+                     int32_t hop, const std::vector<int32_t>& coords) const;
 
   /// Returns the block pairs after `hop` steps. In the first step a rank has its own keys, and
   /// pairs of equal blocks come first. With halves of different lengths both such pairs are
@@ -54,7 +54,7 @@ class RingAttentionPlaces {
  private:
   int64_t value_at(const program::PieceOffset* begin, const std::vector<int32_t>& coords) const;
   const Blocks& blocks_at(const program::Task& task, const std::vector<int32_t>& coords) const;
-  graph::Run part_at(const Blocks& blocks, const Choice& choice, int64_t chooser,
+  graph::Run part_at(const Blocks& blocks, const PartChoice& choice, int64_t chooser,
                      int32_t place) const;
   bool needed(const program::Task& task, const Site& site, const BlockPair& pair,
               int32_t hop) const;

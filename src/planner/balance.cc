@@ -49,14 +49,14 @@ std::vector<double> rank_times(const LayerCosts& costs, const Stages& stages,
 /// busiest rank faster, or its longest stage shorter at equal speed.
 void even_out(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
               std::vector<int64_t>* layers) {
-  const auto worth = [&](const std::vector<int64_t>& laid) {
-    const std::vector<double> each = stage_costs(costs, laid);
+  const auto worth = [&](const std::vector<int64_t>& assigned) {
+    const std::vector<double> each = stage_costs(costs, assigned);
     double longest = 0;
     for (size_t stage = 0; stage < each.size(); ++stage) {
       const int64_t rank = stages.rank_of(stage);
       longest = std::max(longest, each[stage] / speed[rank]);
     }
-    return std::pair(busiest_rank(costs, stages, speed, laid), longest);
+    return std::pair(busiest_rank(costs, stages, speed, assigned), longest);
   };
   for (auto best = worth(*layers);;) {
     const std::vector<double> times = rank_times(costs, stages, speed, *layers);
@@ -83,9 +83,9 @@ void even_out(const LayerCosts& costs, const Stages& stages, const std::vector<d
 
 }  // namespace
 
-std::optional<std::vector<int64_t>> lay_alike_layers(int64_t layers,
-                                                     const std::vector<SharedStages>& ranks,
-                                                     double limit) {
+std::optional<std::vector<int64_t>> assign_equal_layers(int64_t layers,
+                                                        const std::vector<SharedStages>& ranks,
+                                                        double limit) {
   // Every layer goes to the rank that is done the soonest with one more, if that has room: since
   // they are alike, no other way has a faster slowest rank.
   size_t stages = 0;
@@ -129,12 +129,12 @@ std::optional<std::vector<int64_t>> lay_alike_layers(int64_t layers,
   return found;
 }
 
-std::vector<int64_t> lay_alike_layers_by_bytes(int64_t layers, std::vector<SharedStages> ranks) {
+std::vector<int64_t> assign_equal_layers_by_bytes(int64_t layers, std::vector<SharedStages> ranks) {
   for (SharedStages& rank : ranks) {
     rank.seconds = rank.bytes;
     rank.layer_seconds = rank.layer_bytes;
   }
-  return *lay_alike_layers(layers, ranks, std::numeric_limits<double>::infinity());
+  return *assign_equal_layers(layers, ranks, std::numeric_limits<double>::infinity());
 }
 
 double busiest_rank(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
@@ -153,14 +153,14 @@ std::vector<int64_t> balanced_layers(const LayerCosts& costs, const Stages& stag
   for (int64_t stage = 0; stage < stages.count(); ++stage) {
     loads.speed.push_back(speed[stages.rank_of(stage)]);
   }
-  std::vector<int64_t> layers = *lay_layers(loads, std::numeric_limits<double>::infinity());
+  std::vector<int64_t> layers = *assign_layers(loads, std::numeric_limits<double>::infinity());
   if (stages.chunks > 1) {
     even_out(costs, stages, speed, &layers);
   }
   return layers;
 }
 
-std::vector<int64_t> dealt_by_speed(int64_t sequences, const std::vector<double>& speed) {
+std::vector<int64_t> sequences_by_speed(int64_t sequences, const std::vector<double>& speed) {
   // Assigns each sequence to the replica that finishes it first, ties to the first: so equal
   // neighbours get equal numbers, up to one more in the first ones.
   struct Next {
@@ -175,7 +175,7 @@ std::vector<int64_t> dealt_by_speed(int64_t sequences, const std::vector<double>
   for (size_t replica = 0; replica < speed.size(); ++replica) {
     next.push({2 / speed[replica], replica});
   }
-  for (int64_t dealt = std::ssize(speed); dealt < sequences; ++dealt) {
+  for (int64_t assigned = std::ssize(speed); assigned < sequences; ++assigned) {
     const size_t replica = next.top().replica;
     next.pop();
     ++found[replica];

@@ -23,13 +23,13 @@ struct Stages {
   }
 };
 
-/// Work to be laid on stages: of every layer, and beside those of the first and of the last one.
+/// Work to assign to stages: that of every layer, and the extra work of the first and last stage.
 struct LayerCosts {
   std::vector<double> layer = {};
   double embedding = 0, head = 0;
 };
 
-/// Costs of layers on pipeline stages with a rank each. Kinds are those of a ModelTable: the first
+/// Costs of layers on pipeline stages with a rank each. Types are those of a ModelTable: the first
 /// two are the first and last stage's work besides layers.
 struct StageLoads {
   std::vector<size_t> type_of = {};             ///< by layer
@@ -44,8 +44,8 @@ struct StageLoads {
 /// No stage exceeds `limit` bytes; the slowest stage is as fast as possible; among equals the
 /// stages are most even; then longer ones come later, where fewer micro-batches are kept. Returns
 /// nothing if there is no assignment.
-std::optional<std::vector<int64_t>> lay_layers(const StageLoads& loads, double limit);
-/// The bytes of the stage that takes most, of the way with which they are the least.
+std::optional<std::vector<int64_t>> assign_layers(const StageLoads& loads, double limit);
+/// Returns the bytes of the fullest stage under the assignment that minimises them.
 double lower_bound_bytes(const StageLoads& loads);
 /// The bytes, and the seconds, of the stage that takes most of them.
 double fullest_stage(const StageLoads& loads, const std::vector<int64_t>& layers);
@@ -62,11 +62,11 @@ struct SharedStages {
 /// and the last. No rank exceeds `limit` bytes; the slowest rank is as fast as possible, then the
 /// next one, and so on; the stages of a rank are most even. Returns nothing if there is no
 /// assignment.
-std::optional<std::vector<int64_t>> lay_alike_layers(int64_t layers,
-                                                     const std::vector<SharedStages>& ranks,
-                                                     double limit);
+std::optional<std::vector<int64_t>> assign_equal_layers(int64_t layers,
+                                                        const std::vector<SharedStages>& ranks,
+                                                        double limit);
 /// The same by bytes alone: minimises the fullest rank.
-std::vector<int64_t> lay_alike_layers_by_bytes(int64_t layers, std::vector<SharedStages> ranks);
+std::vector<int64_t> assign_equal_layers_by_bytes(int64_t layers, std::vector<SharedStages> ranks);
 
 /// Returns layers as even as possible, the first stages with one more
 /// (parallel::Plan::stage_of_layers).
@@ -78,9 +78,9 @@ std::vector<int64_t> balanced_layers(const LayerCosts& costs, const Stages& stag
 /// Returns the time of the busiest rank for its stages.
 double busiest_rank(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
                     const std::vector<int64_t>& layers);
-/// Sequences distributed to replicas such that the slowest is as fast as it can be, at least one
-/// each. `speed`: of every replica.
-std::vector<int64_t> dealt_by_speed(int64_t sequences, const std::vector<double>& speed);
+/// Returns the sequences per replica, at least one each, with which the slowest replica is as fast
+/// as possible. `speed`: of every replica.
+std::vector<int64_t> sequences_by_speed(int64_t sequences, const std::vector<double>& speed);
 /// Returns the time of the slowest replica.
 double longest_replica(const std::vector<int64_t>& samples, const std::vector<double>& speed);
 

@@ -41,7 +41,7 @@ double ranks_of_tp(const PlanCandidate& plan, Share share) {
   return 1;
 }
 
-/// Ranks over which parameters lie that are not split among replicas.
+/// Returns the number of ranks over which parameters are split without sharding over replicas.
 double ranks_of_parameters(const PlanCandidate& plan, Share share) {
   switch (share) {
     case Share::tokens:
@@ -309,9 +309,9 @@ const Estimator::Prices& Estimator::prices(const PlanCandidate& plan) {
   std::unique_ptr<Prices>& known = prices_[key];
   if (known) return *known;
   known = std::make_unique<Prices>();
-  const Groups& lie = groups(plan);
+  const Groups& groups = this->groups(plan);
   for (size_t type = 0; type < tables_[0].layer_types.size(); ++type) {
-    known->layers.push_back(price(plan, type, lie));
+    known->layers.push_back(price(plan, type, groups));
   }
   return *known;
 }
@@ -444,7 +444,7 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
   // the passes before a rank's first and after its last work to its own.
   const Prices& price = prices(plan);
   const std::vector<Counts>& layers = stages(plan);
-  const Groups& lie = groups(plan);
+  const Groups& groups = this->groups(plan);
   const int64_t count = num_micro_batches(space_, plan);
   const PipelineShape& shape = shapes_.of(plan, count);
   const Messages& between = messages(plan);
@@ -506,8 +506,8 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
     const double pass = part[0] + part[1] + part[2];
     const double update = 7 * held_bytes(plan, 1, dense, experts, true) / 3 / bandwidth;
     passes += pass;
-    const double after = update + sync_s(plan, lie, dense, experts, part[0], part[1] + part[2]) +
-                         pipeline_reductions_s(plan, lie, dense, experts, tied, has_copies);
+    const double after = update + sync_s(plan, groups, dense, experts, part[0], part[1] + part[2]) +
+                         pipeline_reductions_s(plan, groups, dense, experts, tied, has_copies);
     estimate.after_s = std::max(estimate.after_s, after);
     estimate.expected_s = std::max(estimate.expected_s, static_cast<double>(count) * pass + after);
     const std::array<double, kParts>& last = before[static_cast<size_t>(rank.last_stage)];
@@ -559,7 +559,7 @@ Estimate Estimator::with_schedule_replayed(const PlanCandidate& plan) {
   Estimate estimate = this->estimate(plan);
   if (plan.pp == 1) return estimate;
   const Prices& price = prices(plan);
-  const Pace& lie = pace(plan);
+  const Pace& pace = this->pace(plan);
   const Messages& between = messages(plan);
   // By stage, on the fastest device.
   std::vector<std::array<double, kParts>> seconds;
@@ -577,7 +577,7 @@ Estimate Estimator::with_schedule_replayed(const PlanCandidate& plan) {
   const double longest = std::max(between.seconds(0, 1), between.seconds(plan.pp - 1, 0));
   if (longest < kMinMessageShare * pass) return estimate;
   const std::array<int32_t, 3> schedule{plan.schedule, plan.pp, plan.chunks};
-  const auto [at, fresh] = replayed_.try_emplace({&price, &lie, schedule, plan.layers}, 0.0);
+  const auto [at, fresh] = replayed_.try_emplace({&price, &pace, schedule, plan.layers}, 0.0);
   if (fresh) {
     // Passes take about a unit of the schedule's clock.
     const auto cell = [&](int rank, std::span<const parallel::Action> actions) {
@@ -589,7 +589,7 @@ Estimate Estimator::with_schedule_replayed(const PlanCandidate& plan) {
                : action.kind == 'W' ? parts[2]
                                     : parts[1] + parts[2];
       }
-      return sum * lie.times[static_cast<size_t>(rank)] / pass;
+      return sum * pace.times[static_cast<size_t>(rank)] / pass;
     };
     const auto message = [&](int from, int to) { return between.seconds(from, to) / pass; };
     at->second = pass * replayed_s(plan, num_micro_batches(space_, plan), {cell, message});

@@ -35,7 +35,7 @@ struct Estimate {
   double lower_bound_bytes = 0, bytes = 0;
   // Parts of `expected_s`.
   double after_s = 0;     ///< gradient reductions and optimizer, after the passes
-  double messages_s = 0;  ///< for which messages between stages keep a link busy
+  double messages_s = 0;  ///< for which messages between stages occupy their busiest link
 };
 
 /// Returns the ratio of a rank's planned memory to the sum of its tensors at their peak: gathered
@@ -79,7 +79,7 @@ class Estimator {
  private:
   struct Layer;   // prices of a layer
   struct Prices;  // of every type of layer, for a mesh, micro-batch and way to recompute
-  struct Groups;  // how the groups of a mesh lie
+  struct Groups;  // shapes of a mesh's process groups
   struct Pace;    // of heterogeneous devices
   const Groups& groups(const PlanCandidate& plan);
   const Prices& prices(const PlanCandidate& plan);

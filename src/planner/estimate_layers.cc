@@ -18,7 +18,7 @@ namespace {
 /// Ratio of the ranks' average estimated memory to the limit beyond which no assignment of layers
 /// fits.
 constexpr double kMaxMemoryRatio = 1.3;
-/// Programs may take more than is estimated: layers are laid for so much of the memory, too.
+/// Shares of the memory limit for which layers are assigned: programs may take more than estimated.
 constexpr double kLessMemory[] = {1, 0.95, 0.9, 0.85};
 
 }  // namespace
@@ -38,19 +38,19 @@ StageLoads Estimator::loads(const PlanCandidate& plan, bool with_bytes) {
   const Prices& price = prices(plan);
   const int64_t count = num_micro_batches(space_, plan);
   const PipelineShape& shape = shapes_.of(plan, count);
-  const Pace& lie = pace(plan);
+  const Pace& pace = this->pace(plan);
   StageLoads loads{.type_of = tables_[0].type_of};
   for (size_t type = 0; type < price.layers.size(); ++type) {
     const std::array<double, kParts>& parts = price.layers[type].seconds;
     loads.seconds.push_back(parts[0] + parts[1] + parts[2]);
-    loads.working.push_back(working_bytes(plan, type) * lie.most);
+    loads.working.push_back(working_bytes(plan, type) * pace.most);
   }
   for (size_t place = 0; place < shape.ranks.size(); ++place) {
-    loads.speed.push_back(1 / lie.times[place]);
+    loads.speed.push_back(1 / pace.times[place]);
     if (!with_bytes) continue;
     std::vector<double>& bytes = loads.bytes.emplace_back();
     for (const Layer& layer : price.layers) {
-      bytes.push_back(layer_bytes(plan, layer, shape.ranks[place], 1, lie.most));
+      bytes.push_back(layer_bytes(plan, layer, shape.ranks[place], 1, pace.most));
     }
     bytes[kHead] += held_bytes(plan, count, price.layers[kHead].tied, 0, false);
   }
@@ -62,7 +62,7 @@ std::vector<SharedStages> Estimator::shared_stages(const PlanCandidate& plan) {
   const Prices& price = prices(plan);
   const int64_t count = num_micro_batches(space_, plan);
   const PipelineShape& shape = shapes_.of(plan, count);
-  const Pace& lie = pace(plan);
+  const Pace& pace = this->pace(plan);
   const int64_t last = int64_t{plan.pp} * plan.chunks - 1;
   const size_t type_of_layers = tables_[0].type_of.front();
   std::vector<SharedStages> found;
@@ -78,12 +78,12 @@ std::vector<SharedStages> Estimator::shared_stages(const PlanCandidate& plan) {
     const double share = rank.stages.front().second;
     const auto seconds = [&](size_t type) {
       const std::array<double, kParts>& parts = price.layers[type].seconds;
-      return share * lie.times[place] * (parts[0] + parts[1] + parts[2]);
+      return share * pace.times[place] * (parts[0] + parts[1] + parts[2]);
     };
     const auto bytes = [&](size_t type) {
-      return layer_bytes(plan, price.layers[type], rank, share, lie.most);
+      return layer_bytes(plan, price.layers[type], rank, share, pace.most);
     };
-    const auto working = [&](size_t type) { return working_bytes(plan, type) * lie.most; };
+    const auto working = [&](size_t type) { return working_bytes(plan, type) * pace.most; };
     own.layer_seconds = seconds(type_of_layers);
     own.layer_bytes = bytes(type_of_layers);
     double most = working(type_of_layers);
@@ -190,7 +190,7 @@ StageLayers Estimator::layers_by_time(const PlanCandidate& even) {
   if (even.pp == 1 || is_given(space_, "plan.pp_layers")) return {};
   PlanCandidate plan = even;
   plan.layers = StageLayers(stage_layers(space_, even));
-  if (!deals_well(space_, plan)) return {};
+  if (!balances_replicas(space_, plan)) return {};
   if (!has_stage_each(plan)) {
     const auto by_speed = space_.balanced.find(stages_of(plan));
     return by_speed == space_.balanced.end() ? StageLayers() : StageLayers(by_speed->second);
@@ -198,9 +198,10 @@ StageLayers Estimator::layers_by_time(const PlanCandidate& even) {
   const auto [at, fresh] = by_time_.try_emplace({&prices(plan), &pace(plan), plan.pp});
   if (fresh) {
     const StageLoads loads = this->loads(plan, false);
-    std::vector<int64_t> laid = *lay_layers(loads, std::numeric_limits<double>::infinity());
-    if (slowest_stage(loads, laid) < slowest_stage(loads, plan.layers.each()) * kWorthBalancing) {
-      at->second = StageLayers(std::move(laid));
+    std::vector<int64_t> assigned = *assign_layers(loads, std::numeric_limits<double>::infinity());
+    if (slowest_stage(loads, assigned) <
+        slowest_stage(loads, plan.layers.each()) * kWorthBalancing) {
+      at->second = StageLayers(std::move(assigned));
     }
   }
   return at->second;
@@ -210,13 +211,13 @@ std::vector<StageLayers> Estimator::layers_by_memory(const PlanCandidate& even, 
   std::vector<StageLayers> found;
   PlanCandidate plan = even;
   plan.layers = StageLayers(stage_layers(space_, even));
-  if (!deals_well(space_, plan)) return found;
+  if (!balances_replicas(space_, plan)) return found;
   const StageLayers by_time = layers_by_time(even);
   const auto add = [&](std::vector<int64_t> layers) {
-    StageLayers laid(std::move(layers));
-    if (laid != plan.layers && laid != by_time &&
-        std::find(found.begin(), found.end(), laid) == found.end()) {
-      found.push_back(std::move(laid));
+    StageLayers assigned(std::move(layers));
+    if (assigned != plan.layers && assigned != by_time &&
+        std::find(found.begin(), found.end(), assigned) == found.end()) {
+      found.push_back(std::move(assigned));
     }
   };
   if (!has_stage_each(plan)) {
@@ -229,11 +230,11 @@ std::vector<StageLayers> Estimator::layers_by_memory(const PlanCandidate& even, 
     const std::vector<SharedStages> ranks = shared_stages(plan);
     for (const double part : kLessMemory) {
       if (std::optional<std::vector<int64_t>> by_both =
-              lay_alike_layers(std::ssize(type_of), ranks, part * limit)) {
+              assign_equal_layers(std::ssize(type_of), ranks, part * limit)) {
         add(std::move(*by_both));
       }
     }
-    add(lay_alike_layers_by_bytes(std::ssize(type_of), ranks));
+    add(assign_equal_layers_by_bytes(std::ssize(type_of), ranks));
     return found;
   }
   const StageLoads loads = this->loads(plan, true);
@@ -245,11 +246,11 @@ std::vector<StageLayers> Estimator::layers_by_memory(const PlanCandidate& even, 
   }
   if (all > limit * kMaxMemoryRatio * static_cast<double>(counts.size())) return found;
   for (const double part : kLessMemory) {
-    if (std::optional<std::vector<int64_t>> by_both = lay_layers(loads, part * limit)) {
+    if (std::optional<std::vector<int64_t>> by_both = assign_layers(loads, part * limit)) {
       add(std::move(*by_both));
     }
   }
-  add(*lay_layers(loads, lower_bound_bytes(loads)));
+  add(*assign_layers(loads, lower_bound_bytes(loads)));
   return found;
 }
 

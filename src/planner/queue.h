@@ -56,14 +56,14 @@ class EstimateCorrection {
  public:
   void record(const PlanCandidate& plan, double ratio) {
     by_shape_[shape_of(plan)].add(ratio);
-    by_kind_[kind_of(plan)].add(ratio);
+    by_settings_[settings_of(plan)].add(ratio);
     all_.add(ratio);
   }
   double ratio(const PlanCandidate& plan) const {
     const auto shape = by_shape_.find(shape_of(plan));
     if (shape != by_shape_.end()) return shape->second.mean();
-    const auto kind = by_kind_.find(kind_of(plan));
-    return kind == by_kind_.end() ? 1 : kind->second.mean();
+    const auto settings = by_settings_.find(settings_of(plan));
+    return settings == by_settings_.end() ? 1 : settings->second.mean();
   }
   /// Returns the ratio over all plans.
   double ratio() const { return all_.count == 0 ? 1 : all_.mean(); }
@@ -78,9 +78,9 @@ class EstimateCorrection {
     }
     double mean() const { return sum / count; }
   };
-  using Kind = std::array<int, 3>;
+  using Settings = std::array<int, 3>;
   using Shape = std::array<int, 6>;
-  static Kind kind_of(const PlanCandidate& plan) {
+  static Settings settings_of(const PlanCandidate& plan) {
     return {plan.schedule, static_cast<int>(plan.recompute), static_cast<int>(plan.shard)};
   }
   static Shape shape_of(const PlanCandidate& plan) {
@@ -93,7 +93,7 @@ class EstimateCorrection {
             doublings(plan.micro_batch)};
   }
   std::map<Shape, Ratios> by_shape_;
-  std::map<Kind, Ratios> by_kind_;
+  std::map<Settings, Ratios> by_settings_;
   Ratios all_;
 };
 

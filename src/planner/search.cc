@@ -205,7 +205,7 @@ void Search::add(const QueuedPlan& queued) {
   std::push_heap(queue_.begin(), queue_.end(), Later());
 }
 
-/// The same plan with ep laid in other ways over the mesh.
+/// Adds the plan with every other ep_inner.
 void Search::add_other_exchanges(const QueuedPlan& tried, Estimator* estimator) {
   if (tried.varied || tried.plan.collectives != CollectiveAlgorithm::native) return;
   PlanCandidate one_step = tried.plan;

@@ -2,8 +2,8 @@
 // The search for the plan with the shortest simulated step. The best usual plans of every family
 // are simulated first. Then every plan of the space is bounded, plans that cannot fit into memory
 // are dropped, and the rest is simulated in the order of an estimate; plans that cannot beat the
-// best are pruned. It ends when nothing is left, so that the best plan is that of the whole space,
-// or with its time.
+// best are pruned. The search ends when no plan is left, and then its best plan is that of the
+// whole space, or when its time is up.
 #pragma once
 
 #include <array>
@@ -18,23 +18,23 @@
 
 namespace hocket::planner {
 
-/// Progress of a search. Every plan is in exactly one of these numbers at the end.
+/// Progress of a search. At the end every plan is in one of too_large, slower, simulated and left.
 struct Counts {
   int64_t plans = 0;      ///< looked at
-  int64_t too_large = 0;  ///< dropped: their bound on memory is above the limit
-  int64_t slower = 0;     ///< passed over: their bound on time is above the best
+  int64_t too_large = 0;  ///< dropped: their lower bound on memory is above the limit
+  int64_t slower = 0;     ///< pruned: their lower bound on time is above the best
   int64_t simulated = 0;
   int64_t extrapolated = 0;  ///< of the simulated ones: from fewer micro-batches
   int64_t over_memory = 0;   ///< of the simulated ones
   int64_t refused = 0;       ///< of the simulated ones: there is no such program
-  int64_t left = 0;          ///< neither
+  int64_t left = 0;          ///< neither pruned nor simulated at the end
   int64_t meshes = 0;        ///< of the space
   int64_t meshes_left = 0;   ///< meshes without visited plans
 };
 
 struct SearchOptions {
   double time_limit_s = 60;  ///< 0: none
-  double spent_s = 0;        ///< part of it that is over: what the caller has already done
+  double spent_s = 0;        ///< part of the limit that the caller has already used
   int threads = 0;           ///< 0: one per core
   /// The caller draws the timeline of the best plan of every family afterwards, within the limit.
   bool draws_families = false;

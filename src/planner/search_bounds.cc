@@ -45,7 +45,7 @@ QueuedPlan Search::queued_plan(const PlanCandidate& plan, const Estimate& estima
 Estimate Search::bound_plan(const PlanCandidate& plan, Estimator* estimator,
                             BoundedPlans* found) const {
   // The speed of replicas depends on the layers of their stages.
-  if (!deals_well(space_, plan)) return {};
+  if (!balances_replicas(space_, plan)) return {};
   ++found->counts.plans;
   stop_if_asked();
   const Estimate estimate = estimator->estimate(plan);
@@ -80,9 +80,9 @@ void Search::bound_mesh(const PlanCandidate& mesh, Estimator* estimator,
         const Estimate even = bound_plan(plan, estimator, found);
         double bytes = even.bytes;
         if (StageLayers by_time = estimator->layers_by_time(plan); !by_time.none()) {
-          PlanCandidate laid = plan;
-          laid.layers = std::move(by_time);
-          bytes = std::max(bytes, bound_plan(laid, estimator, found).bytes);
+          PlanCandidate assigned = plan;
+          assigned.layers = std::move(by_time);
+          bytes = std::max(bytes, bound_plan(assigned, estimator, found).bytes);
         }
         if (plan.pp == 1 || is_given(space_, "plan.pp_layers") ||
             bytes <= limit * kCertainToFitShare) {
@@ -197,9 +197,9 @@ void Search::lay_by_memory(const QueuedPlan& of, Estimator* estimator) {
   BoundedPlans found;
   const double limit = static_cast<double>(trial_.memory());
   for (StageLayers& layers : estimator->layers_by_memory(of.plan, limit / arena_ratio(of.plan))) {
-    PlanCandidate laid = of.plan;
-    laid.layers = std::move(layers);
-    bound_plan(laid, estimator, &found);
+    PlanCandidate assigned = of.plan;
+    assigned.layers = std::move(layers);
+    bound_plan(assigned, estimator, &found);
   }
   for (QueuedPlan& queued : found.plans) {
     queued.order = of.order;

@@ -244,12 +244,12 @@ std::vector<int64_t> samples(const SearchSpace& space, const PlanCandidate& plan
     return std::vector<int64_t>(static_cast<size_t>(plan.dp), plan.micro_batch);
   }
   if (is_given(space, kSamples)) return given_numbers(space, kSamples);
-  return space.dealt.at({plan.pp, plan.dp, plan.sequences, !plan.layers.none()});
+  return space.samples_by_speed.at({plan.pp, plan.dp, plan.sequences, !plan.layers.none()});
 }
 
-bool deals_well(const SearchSpace& space, const PlanCandidate& plan) {
+bool balances_replicas(const SearchSpace& space, const PlanCandidate& plan) {
   if (plan.sequences == 0 || is_given(space, kSamples)) return true;
-  return space.dealt.count({plan.pp, plan.dp, plan.sequences, !plan.layers.none()}) > 0;
+  return space.samples_by_speed.count({plan.pp, plan.dp, plan.sequences, !plan.layers.none()}) > 0;
 }
 
 std::vector<double> replica_speeds(const SearchSpace& space, int64_t dp, const LayerCosts& costs,
@@ -363,8 +363,9 @@ std::vector<PlanCandidate> micro_batches(const SearchSpace& space, const PlanCan
   }
   if (given || !may_differ) return found;
   int32_t last = 0;  // with even layers and with balanced ones
-  for (auto at = space.dealt.lower_bound({mesh.pp, mesh.dp, 0, false});
-       at != space.dealt.end() && at->first.pp == mesh.pp && at->first.dp == mesh.dp; ++at) {
+  for (auto at = space.samples_by_speed.lower_bound({mesh.pp, mesh.dp, 0, false});
+       at != space.samples_by_speed.end() && at->first.pp == mesh.pp && at->first.dp == mesh.dp;
+       ++at) {
     if (at->first.sequences == last) continue;
     last = at->first.sequences;
     add(ceil_div(int64_t{last}, int64_t{mesh.dp}), last);

@@ -18,14 +18,14 @@
 
 namespace hocket::planner {
 
-/// Layers of every stage, as `plan.pp_layers` has them; none: as even as may be.
+/// Numbers of layers per stage (plan.pp_layers); none: as even as possible.
 class StageLayers {
  public:
   StageLayers() = default;
   explicit StageLayers(std::vector<int64_t> each)
       : each_(std::make_shared<const std::vector<int64_t>>(std::move(each))) {}
   bool none() const { return !each_; }
-  /// There must be some.
+  /// Requires: !none().
   const std::vector<int64_t>& each() const { return *each_; }
   std::strong_ordering operator<=>(const StageLayers& other) const {
     if (none() || other.none()) return other.none() <=> none();
@@ -111,20 +111,21 @@ struct SearchSpace {
   int64_t global_batch = 1, seq_len = 1;
   /// Keys among searched_keys() that are given, with their values: only plans with these are in it.
   std::map<std::string, std::string> given;
-  /// Layers of every stage, by the FLOPs of layers and the speed of devices. The busiest rank has
-  /// less to do with them than with layers as even as may be. Not there: even ones are as good, or
-  /// there are several chunks on devices that are alike.
+  /// Numbers of layers per stage, by the FLOPs of layers and the speed of devices. They give the
+  /// busiest rank less work than an even split. Absent: an even split is as good, or there are
+  /// several chunks on equal devices.
   std::map<Stages, std::vector<int64_t>> balanced = {};
   /// Speed of every rank's device relative to the fastest; empty: all equal.
   std::vector<double> speed = {};
-  /// Sequences per replica of a micro-batch, where equal numbers would make others wait for the
-  /// slowest.
+  /// Key of samples_by_speed.
   struct Replicas {
     int32_t pp = 1, dp = 1, sequences = 1;
-    bool balanced = false;  ///< with layers that are not as even as may be
+    bool balanced = false;  ///< with an uneven split of layers
     auto operator<=>(const Replicas&) const = default;
   };
-  std::map<Replicas, std::vector<int64_t>> dealt = {};
+  /// Sequences of a micro-batch per replica, where equal numbers would make replicas wait for the
+  /// slowest.
+  std::map<Replicas, std::vector<int64_t>> samples_by_speed = {};
   /// If set, only plans that it accepts: those that another trainer can express
   /// (interop/foreign.h).
   std::function<bool(const PlanCandidate&)> expressible = nullptr;
@@ -137,8 +138,8 @@ std::vector<double> replica_speeds(const SearchSpace& space, int64_t dp, const L
                                    const std::vector<int64_t>& layers);
 /// plan.shard.group of a hybrid plan: replicas that lie on one node. 1: there is no such plan.
 int64_t shard_group(const SearchSpace& space, const PlanCandidate& plan);
-/// Returns false if no replica is faster, with its sequences and layers, than with equal numbers.
-bool deals_well(const SearchSpace& space, const PlanCandidate& plan);
+/// Returns false if a plan has sequences per replica by speed, and equal numbers would be as fast.
+bool balances_replicas(const SearchSpace& space, const PlanCandidate& plan);
 /// Layers of every stage of a plan.
 std::vector<int64_t> stage_layers(const SearchSpace& space, const PlanCandidate& plan);
 /// Sequences of a micro-batch of every replica of a plan.
@@ -159,13 +160,13 @@ inline constexpr int64_t kMaxGroupByMessages = 32;
 /// Returns "KEY=VALUE" for every key that differs from its default and has an effect.
 std::vector<std::string> assignments(const PlanCandidate& plan, const SearchSpace& space);
 
-/// Returns all meshes, each with one micro-batch, without schedule, recomputation or sharding, and
-/// with one expert exchange unless plan.ep_inner is given.
+/// Returns all meshes, with defaults for micro-batch, schedule, recomputation and sharding. Experts
+/// exchange rows in one step unless plan.ep_inner is given.
 std::vector<PlanCandidate> meshes(const SearchSpace& space);
-/// The other ways to lay ep over a mesh with one step: with plan.ep_inner ranks on a node, where ep
-/// is on several. None where rows would not cross the network in fewer messages.
+/// Returns the values of plan.ep_inner with which a mesh exchanges rows in two steps, one of them
+/// within nodes. None where that would not send fewer messages between nodes.
 std::vector<int32_t> inner_experts(const SearchSpace& space, const PlanCandidate& mesh);
-/// The mesh with every number of sequences that its micro-batches may have.
+/// Returns the mesh with every possible number of sequences of a micro-batch.
 std::vector<PlanCandidate> micro_batches(const SearchSpace& space, const PlanCandidate& mesh);
 /// Schedules with their chunks for a mesh with a micro-batch.
 struct Pipeline {

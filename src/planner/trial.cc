@@ -120,7 +120,7 @@ SearchSpace Trial::space(std::map<std::string, std::string> given) const {
     }
   }
   balance_layers(costs, &space);
-  deal_samples(costs, &space);
+  distribute_samples(costs, &space);
   return space;
 }
 
@@ -154,7 +154,7 @@ std::vector<double> Trial::speed_of_device_types(const ModelTable& table) const 
 /// Lays layers on stages, which are as fast as the slowest of their ranks, neighbours.
 void Trial::balance_layers(const LayerCosts& costs, SearchSpace* space) const {
   const auto layers = static_cast<int32_t>(costs.layer.size());
-  const auto lay = [&](const Stages& stages, const std::vector<double>& speed) {
+  const auto balance = [&](const Stages& stages, const std::vector<double>& speed) {
     std::vector<int64_t> balanced = balanced_layers(costs, stages, speed);
     if (busiest_rank(costs, stages, speed, balanced) <
         busiest_rank(costs, stages, speed, even_layers(layers, stages.count())) * kWorthBalancing) {
@@ -169,43 +169,43 @@ void Trial::balance_layers(const LayerCosts& costs, SearchSpace* space) const {
       const auto first = space->speed.begin() + static_cast<int64_t>(rank) * inside;
       speed[rank] = *std::min_element(first, first + inside);
     }
-    lay({pp}, speed);
+    balance({pp}, speed);
     if (space->speed.empty()) continue;
     for (int32_t chunks = 2; pp * chunks <= layers; ++chunks) {
-      lay({pp, chunks}, speed);
+      balance({pp, chunks}, speed);
     }
     if (2 * pp <= layers) {
-      lay({pp, 2, true}, speed);
+      balance({pp, 2, true}, speed);
     }
   }
 }
 
 /// Distributes micro-batches over heterogeneous replicas: for every divisor of the batch, the
 /// sequences that take less time than equal numbers.
-void Trial::deal_samples(const LayerCosts& costs, SearchSpace* space) const {
+void Trial::distribute_samples(const LayerCosts& costs, SearchSpace* space) const {
   if (space->speed.empty()) return;
   const int64_t layers = std::ssize(costs.layer);
-  const auto deal = [&](int64_t pp, int64_t dp, bool balanced) {
+  const auto distribute = [&](int64_t pp, int64_t dp, bool balanced) {
     const std::vector<double> speed = replica_speeds(
         *space, dp, costs,
         balanced ? space->balanced.at({static_cast<int32_t>(pp)}) : even_layers(layers, pp));
     const double slowest = *std::min_element(speed.begin(), speed.end());
     for (int64_t sequences = dp; sequences <= dp * kMaxMicroBatch; ++sequences) {
       if (space->global_batch % sequences != 0) continue;
-      const std::vector<int64_t> dealt = dealt_by_speed(sequences, speed);
+      const std::vector<int64_t> samples = sequences_by_speed(sequences, speed);
       const double as_many = static_cast<double>(sequences) / static_cast<double>(dp) / slowest;
-      if (longest_replica(dealt, speed) < as_many * kWorthBalancing) {
-        space->dealt[{static_cast<int32_t>(pp), static_cast<int32_t>(dp),
-                      static_cast<int32_t>(sequences), balanced}] = dealt;
+      if (longest_replica(samples, speed) < as_many * kWorthBalancing) {
+        space->samples_by_speed[{static_cast<int32_t>(pp), static_cast<int32_t>(dp),
+                                 static_cast<int32_t>(sequences), balanced}] = samples;
       }
     }
   };
   for (int64_t pp = 1; pp <= std::min(ranks_, layers); ++pp) {
     for (int64_t dp = 2; ranks_ % pp == 0 && dp <= ranks_ / pp; ++dp) {
       if (ranks_ / pp % dp != 0) continue;
-      deal(pp, dp, false);
+      distribute(pp, dp, false);
       if (space->balanced.count({static_cast<int32_t>(pp)}) > 0) {
-        deal(pp, dp, true);
+        distribute(pp, dp, true);
       }
     }
   }
@@ -405,12 +405,12 @@ std::optional<Outcome> Trial::simulate_micro_batches(const PlanCandidate& plan,
     set_interval(report, &outcome);
     double ranks = 0;
     for (const sim::RankReport& rank : report.time) {
-      const double stands = rank.stands;
-      ranks += stands;
-      outcome.compute_s += static_cast<double>(rank.time.compute_ns) * 1e-9 * stands;
-      outcome.exposed_s += static_cast<double>(rank.time.exposed_ns) * 1e-9 * stands;
-      outcome.bubble_s += static_cast<double>(rank.time.bubble_ns) * 1e-9 * stands;
-      outcome.idle_s += static_cast<double>(rank.time.idle_ns) * 1e-9 * stands;
+      const double multiplicity = rank.multiplicity;
+      ranks += multiplicity;
+      outcome.compute_s += static_cast<double>(rank.time.compute_ns) * 1e-9 * multiplicity;
+      outcome.exposed_s += static_cast<double>(rank.time.exposed_ns) * 1e-9 * multiplicity;
+      outcome.bubble_s += static_cast<double>(rank.time.bubble_ns) * 1e-9 * multiplicity;
+      outcome.idle_s += static_cast<double>(rank.time.idle_ns) * 1e-9 * multiplicity;
     }
     for (double* seconds :
          {&outcome.compute_s, &outcome.exposed_s, &outcome.bubble_s, &outcome.idle_s}) {

@@ -96,7 +96,7 @@ class Trial {
   int64_t threads() const;
   std::vector<double> speed_of_device_types(const ModelTable& table) const;
   void balance_layers(const LayerCosts& costs, SearchSpace* space) const;
-  void deal_samples(const LayerCosts& costs, SearchSpace* space) const;
+  void distribute_samples(const LayerCosts& costs, SearchSpace* space) const;
 
   engine::Run base_;
   std::vector<std::string> kept_;  // "KEY=VALUE" of the run

@@ -37,24 +37,24 @@ Spread spread_of(std::span<const double> scores) {
   return spread;
 }
 
-void want_length(const char* what, const std::vector<double>& got, const Turn& turn) {
-  if (got.size() != turn.old.size()) {
-    fail("rl.advantage", "{} {} of a sample of {} tokens", got.size(), what, turn.old.size());
+void want_length(const char* what, const std::vector<double>& got, const LossInputs& inputs) {
+  if (got.size() != inputs.old.size()) {
+    fail("rl.advantage", "{} {} of a sample of {} tokens", got.size(), what, inputs.old.size());
   }
 }
 
 /// Returns the reward of every token: that of the sample at its last one, less the divergence.
-std::vector<double> token_rewards(const RlSection& section, const Turn& turn) {
-  std::vector<double> rewards(turn.old.size());
+std::vector<double> token_rewards(const RlSection& section, const LossInputs& inputs) {
+  std::vector<double> rewards(inputs.old.size());
   if (section.kl_in == "reward" && section.kl_coef != 0) {
-    want_length("log-probabilities of the reference", turn.reference, turn);
+    want_length("log-probabilities of the reference", inputs.reference, inputs);
     for (size_t t = 0; t < rewards.size(); ++t) {
       rewards[t] -=
-          section.kl_coef * divergence(section.kl_estimator, turn.old[t] - turn.reference[t]);
+          section.kl_coef * divergence(section.kl_estimator, inputs.old[t] - inputs.reference[t]);
     }
   }
   if (!rewards.empty()) {
-    rewards.back() += turn.reward;
+    rewards.back() += inputs.reward;
   }
   return rewards;
 }
@@ -80,60 +80,61 @@ double outcome(const std::string& estimator, double score, const Spread& group) 
 }
 
 /// Gives all tokens of a sample the advantage of its score.
-void set_outcomes(const RlSection& section, std::span<Turn> turns) {
-  for (size_t begin = 0, end; begin < turns.size(); begin = end) {
+void set_outcomes(const RlSection& section, std::span<LossInputs> loss_inputs) {
+  for (size_t begin = 0, end; begin < loss_inputs.size(); begin = end) {
     std::vector<double> scores;
-    for (end = begin; end < turns.size() && turns[end].group == turns[begin].group; ++end) {
+    for (end = begin;
+         end < loss_inputs.size() && loss_inputs[end].group == loss_inputs[begin].group; ++end) {
       // The reward of a sample without tokens is one of its group all the same.
-      const Turn& turn = turns[end];
-      scores.push_back(turn.old.empty() ? turn.reward : sum_of(token_rewards(section, turn)));
+      const LossInputs& inputs = loss_inputs[end];
+      scores.push_back(inputs.old.empty() ? inputs.reward : sum_of(token_rewards(section, inputs)));
     }
     const Spread group = spread_of(scores);
     for (size_t i = begin; i < end; ++i) {
-      turns[i].advantages.assign(turns[i].old.size(),
-                                 outcome(section.advantage, scores[i - begin], group));
+      loss_inputs[i].advantages.assign(loss_inputs[i].old.size(),
+                                       outcome(section.advantage, scores[i - begin], group));
     }
   }
 }
 
 /// Sets advantages to the discounted sums of a sample's later rewards (arXiv 2501.03262).
-void set_discounted(const RlSection& section, Turn& turn) {
-  turn.advantages = token_rewards(section, turn);
-  for (int64_t t = std::ssize(turn.advantages) - 2; t >= 0; --t) {
+void set_discounted(const RlSection& section, LossInputs& inputs) {
+  inputs.advantages = token_rewards(section, inputs);
+  for (int64_t t = std::ssize(inputs.advantages) - 2; t >= 0; --t) {
     const auto at = static_cast<size_t>(t);
-    turn.advantages[at] += section.gamma * turn.advantages[at + 1];
+    inputs.advantages[at] += section.gamma * inputs.advantages[at + 1];
   }
 }
 
 /// Generalized advantage estimation (Schulman et al., arXiv 1506.02438, eq. 16).
-void set_generalized(const RlSection& section, Turn& turn) {
-  want_length("values", turn.values, turn);
-  const std::vector<double> rewards = token_rewards(section, turn);
+void set_generalized(const RlSection& section, LossInputs& inputs) {
+  want_length("values", inputs.values, inputs);
+  const std::vector<double> rewards = token_rewards(section, inputs);
   const auto n = std::ssize(rewards);
   const double lambda =
       section.lambda_length > 0
           ? std::max(0.0, 1 - 1 / (section.lambda_length * static_cast<double>(n)))
           : section.lambda;
-  turn.advantages.assign(rewards.size(), 0);
-  turn.returns.assign(rewards.size(), 0);
+  inputs.advantages.assign(rewards.size(), 0);
+  inputs.returns.assign(rewards.size(), 0);
   double next_value = 0, next_advantage = 0;
   for (int64_t t = n - 1; t >= 0; --t) {
     const auto at = static_cast<size_t>(t);
-    const double error = rewards[at] + section.gamma * next_value - turn.values[at];
+    const double error = rewards[at] + section.gamma * next_value - inputs.values[at];
     next_advantage = error + section.gamma * lambda * next_advantage;
-    next_value = turn.values[at];
-    turn.advantages[at] = next_advantage;
-    turn.returns[at] = next_advantage + next_value;
+    next_value = inputs.values[at];
+    inputs.advantages[at] = next_advantage;
+    inputs.returns[at] = next_advantage + next_value;
   }
 }
 
 /// Makes the advantages of all tokens that count have mean 0 and variance 1.
-void whiten(const std::string& estimator, std::span<Turn> turns) {
+void whiten(const std::string& estimator, std::span<LossInputs> loss_inputs) {
   double count = 0, sum = 0, squares = 0;
   const auto each = [&](const auto& visit) {
-    for (const Turn& turn : turns) {
-      for (size_t t = 0; turn.counts && t < turn.advantages.size(); ++t) {
-        visit(turn.advantages[t]);
+    for (const LossInputs& inputs : loss_inputs) {
+      for (size_t t = 0; inputs.counts && t < inputs.advantages.size(); ++t) {
+        visit(inputs.advantages[t]);
       }
     }
   };
@@ -153,8 +154,8 @@ void whiten(const std::string& estimator, std::span<Turn> turns) {
   each([&](double advantage) { squares += (advantage - mean) * (advantage - mean); });
   const double variance = squares / (count + kBesideCount) * (count / (count - 1));
   const double factor = 1 / std::sqrt(variance + kBesideVariance);
-  for (Turn& turn : turns) {
-    for (double& advantage : turn.advantages) {
+  for (LossInputs& inputs : loss_inputs) {
+    for (double& advantage : inputs.advantages) {
       advantage = (advantage - mean) * factor;
     }
   }
@@ -173,44 +174,44 @@ std::string advantage_warning(const RlSection& section) {
       estimator);
 }
 
-void set_advantages(const RlSection& section, std::span<Turn> turns) {
+void set_advantages(const RlSection& section, std::span<LossInputs> loss_inputs) {
   const std::string& estimator = section.advantage;
   if (estimator == "gae") {
-    for (Turn& turn : turns) {
-      set_generalized(section, turn);
+    for (LossInputs& inputs : loss_inputs) {
+      set_generalized(section, inputs);
     }
   } else if (estimator == "reinforce_plus_plus") {
-    for (Turn& turn : turns) {
-      set_discounted(section, turn);
+    for (LossInputs& inputs : loss_inputs) {
+      set_discounted(section, inputs);
     }
   } else {
-    set_outcomes(section, turns);
+    set_outcomes(section, loss_inputs);
   }
   if (section.whitens()) {
-    whiten(estimator, turns);
+    whiten(estimator, loss_inputs);
   }
 }
 
-void set_weights(const RlSection& section, std::span<Turn> turns) {
+void set_weights(const RlSection& section, std::span<LossInputs> loss_inputs) {
   double tokens = 0, samples = 0;  // that count
-  const auto counting = [](Turn& turn) {
-    if (turn.weights.empty()) {
-      turn.weights.assign(turn.old.size(), 1);
+  const auto counting = [](LossInputs& inputs) {
+    if (inputs.weights.empty()) {
+      inputs.weights.assign(inputs.old.size(), 1);
     }
-    want_length("weights", turn.weights, turn);
-    const auto left_out = std::count(turn.weights.begin(), turn.weights.end(), 0.0);
-    return turn.counts ? static_cast<double>(std::ssize(turn.weights) - left_out) : 0;
+    want_length("weights", inputs.weights, inputs);
+    const auto left_out = std::count(inputs.weights.begin(), inputs.weights.end(), 0.0);
+    return inputs.counts ? static_cast<double>(std::ssize(inputs.weights) - left_out) : 0;
   };
-  for (Turn& turn : turns) {
-    const double n = counting(turn);
+  for (LossInputs& inputs : loss_inputs) {
+    const double n = counting(inputs);
     tokens += n;
     samples += n > 0 ? 1 : 0;
   }
   const std::string& mode = section.aggregation;
   const double horizon =
       static_cast<double>(section.horizon > 0 ? section.horizon : section.max_new_tokens);
-  for (Turn& turn : turns) {
-    const double n = counting(turn);
+  for (LossInputs& inputs : loss_inputs) {
+    const double n = counting(inputs);
     double weight = 0;
     if (n > 0) {
       weight = mode == "token-sum"                 ? 1
@@ -219,7 +220,7 @@ void set_weights(const RlSection& section, std::span<Turn> turns) {
                : mode == "seq-mean-token-mean"     ? 1 / n / samples
                                                    : 1 / tokens;
     }
-    for (double& w : turn.weights) {
+    for (double& w : inputs.weights) {
       w = w == 0 ? 0 : weight;
     }
   }

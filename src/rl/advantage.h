@@ -12,9 +12,9 @@
 
 namespace hocket::rl {
 
-/// Numbers of one sample of n tokens that losses are made of.
-struct Turn {
-  int64_t group = 0;            ///< samples of equal group stand one behind the other
+/// Inputs of the loss of one sample of n tokens.
+struct LossInputs {
+  int64_t group = 0;            ///< samples of one group are adjacent
   double reward = 0;            ///< shaped, of the whole sample; given at its last token
   bool counts = true;           ///< false: left out of the loss (overlong filter), not of its group
   std::vector<double> old;      ///< [n]: log-probabilities that the ratio is anchored at
@@ -32,7 +32,7 @@ struct Turn {
 /// from the reference in the rewards if kl_in is reward. Formulas: docs/rl-losses.md, by verl's
 /// core_algos.py. Deviations are unbiased (n - 1); a group of one has mean 0 and deviation 1.
 /// Throws Error if something that the estimator needs is missing.
-void set_advantages(const engine::RlSection& section, std::span<Turn> turns);
+void set_advantages(const engine::RlSection& section, std::span<LossInputs> loss_inputs);
 
 /// Returns a warning for the beginning of a run, if groups of one are compared with themselves;
 /// else "".
@@ -47,12 +47,13 @@ struct CorrectionStats {
   double cut_off = 0;                    ///< share of tokens above the limit of tis
   double kl = 0;                         ///< k3 of mu from pi_old, mean over tokens
 };
-CorrectionStats apply_correction(const engine::RlSection& section, std::span<Turn> turns);
+CorrectionStats apply_correction(const engine::RlSection& section,
+                                 std::span<LossInputs> loss_inputs);
 
 /// Fills the weights of an update's samples by RlSection::aggregation: the loss of the update is
 /// the sum of weight times loss over all tokens. Weights that mis made 0 stay 0, and do not count
 /// in the means.
-void set_weights(const engine::RlSection& section, std::span<Turn> turns);
+void set_weights(const engine::RlSection& section, std::span<LossInputs> loss_inputs);
 
 /// The penalty of a sample's length (DAPO, eq. 13): 0 up to longest - buffer, then linear to
 /// -penalty at `longest`.

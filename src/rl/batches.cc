@@ -106,7 +106,7 @@ template <class Get>
 std::vector<double> Packing::spread(const Get& values) const {
   std::vector<double> all(static_cast<size_t>(rows() * seq_len_), 0);
   for (size_t i = 0; i < items_.size(); ++i) {
-    const std::vector<double>& of_item = values(*items_[i].turn);
+    const std::vector<double>& of_item = values(*items_[i].inputs);
     std::copy(of_item.begin(), of_item.end(), all.begin() + static_cast<int64_t>(first_target(i)));
   }
   return all;
@@ -114,13 +114,14 @@ std::vector<double> Packing::spread(const Get& values) const {
 
 void Packing::add_inputs(engine::Batch& batch, int64_t samples_per_row) const {
   batch.more.keep(names::kOldLogprobs,
-                  spread([](const Turn& turn) -> const auto& { return turn.old; }));
+                  spread([](const LossInputs& inputs) -> const auto& { return inputs.old; }));
   batch.more.keep(names::kReferenceOfTokens,
-                  spread([](const Turn& turn) -> const auto& { return turn.reference; }));
-  batch.more.keep(names::kAdvantages,
-                  spread([](const Turn& turn) -> const auto& { return turn.advantages; }));
+                  spread([](const LossInputs& inputs) -> const auto& { return inputs.reference; }));
+  batch.more.keep(names::kAdvantages, spread([](const LossInputs& inputs) -> const auto& {
+                    return inputs.advantages;
+                  }));
   batch.more.keep(names::kTokenWeights,
-                  spread([](const Turn& turn) -> const auto& { return turn.weights; }));
+                  spread([](const LossInputs& inputs) -> const auto& { return inputs.weights; }));
   if (samples_per_row > 0) {
     add_samples(batch, samples_per_row);
   }
@@ -153,11 +154,11 @@ void Packing::add_routes(engine::Batch& batch, const models::ModelConfig& model)
 
 void Packing::add_critic_inputs(engine::Batch& batch) const {
   batch.more.keep(names::kOldValues,
-                  spread([](const Turn& turn) -> const auto& { return turn.values; }));
+                  spread([](const LossInputs& inputs) -> const auto& { return inputs.values; }));
   batch.more.keep(names::kReturns,
-                  spread([](const Turn& turn) -> const auto& { return turn.returns; }));
+                  spread([](const LossInputs& inputs) -> const auto& { return inputs.returns; }));
   batch.more.keep(names::kTokenWeights,
-                  spread([](const Turn& turn) -> const auto& { return turn.weights; }));
+                  spread([](const LossInputs& inputs) -> const auto& { return inputs.weights; }));
 }
 
 /// Adds the samples. Their advantage is that of their tokens, which all have the same; their weight
@@ -168,21 +169,21 @@ void Packing::add_samples(engine::Batch& batch, int64_t samples_per_row) const {
   std::vector<int32_t> of_token(static_cast<size_t>(rows() * seq_len_), -1);
   std::vector<int64_t> in_row(static_cast<size_t>(rows()), 0);
   for (size_t i = 0; i < items_.size(); ++i) {
-    const Turn& turn = *items_[i].turn;
+    const LossInputs& inputs = *items_[i].inputs;
     const int64_t row = packed_at_[i].row;
     const int64_t number = in_row[static_cast<size_t>(row)]++;
     HOCKET_CHECK(number < samples_per_row, "a row has more than {} samples", samples_per_row);
     const auto at = static_cast<size_t>(row * samples_per_row + number);
     const size_t first = first_target(i);
     int64_t length = 0;
-    for (size_t t = 0; t < turn.old.size(); ++t) {
-      if (turn.weights[t] == 0) continue;  // left out
+    for (size_t t = 0; t < inputs.old.size(); ++t) {
+      if (inputs.weights[t] == 0) continue;  // left out
       ++length;
-      old[at] += turn.old[t];
-      weights[at] += turn.weights[t];
+      old[at] += inputs.old[t];
+      weights[at] += inputs.weights[t];
       of_token[first + t] = static_cast<int32_t>(row % rows_at_once_ * samples_per_row + number);
     }
-    advantages[at] = turn.advantages.empty() ? 0 : turn.advantages[0];
+    advantages[at] = inputs.advantages.empty() ? 0 : inputs.advantages[0];
     lengths[at] = static_cast<double>(std::max<int64_t>(length, 1));
   }
   batch.more.keep(names::kAnswers, std::move(of_token));

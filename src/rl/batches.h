@@ -19,7 +19,7 @@ namespace hocket::rl {
 struct Item {
   const Prompt* prompt = nullptr;
   const Sample* sample = nullptr;
-  Turn* turn = nullptr;
+  LossInputs* inputs = nullptr;
 };
 
 /// Places of samples in the rows of a step. A sample of p prompt and n sampled tokens takes
@@ -40,11 +40,11 @@ class Packing {
   /// Returns a batch with tokens, targets and positions.
   engine::Batch batch() const;
   /// Adds the inputs of policy_loss; with `samples_per_row` above 0 those of sequence_policy_loss,
-  /// too. `reference`: turns have log-probabilities of one.
+  /// too. `reference`: the samples have log-probabilities of one.
   void add_inputs(engine::Batch& batch, int64_t samples_per_row) const;
   /// Adds the experts that the samples' tokens had, of the layers that have experts, `top_k` each.
   void add_routes(engine::Batch& batch, const models::ModelConfig& model) const;
-  /// Adds the inputs of value_loss. Requires: weights of the turns are set, as for the policy.
+  /// Adds the inputs of value_loss. Requires: the samples' weights are set, as for the policy.
   void add_critic_inputs(engine::Batch& batch) const;
   /// Returns the values of an output by token, [rows, seq_len], of every sampled token of the items
   /// in their order.

@@ -14,14 +14,14 @@ namespace {
 double limited(double x) { return std::clamp(x, -kLargestLogRatio, kLargestLogRatio); }
 
 /// Returns log pi_old / mu of every token, without limits.
-std::vector<double> log_ratios(const Turn& turn) {
-  if (turn.rollout.size() != turn.old.size()) {
+std::vector<double> log_ratios(const LossInputs& inputs) {
+  if (inputs.rollout.size() != inputs.old.size()) {
     fail("rl.correction", "{} log-probabilities of sampling for a sample of {} tokens",
-         turn.rollout.size(), turn.old.size());
+         inputs.rollout.size(), inputs.old.size());
   }
-  std::vector<double> ratios(turn.old.size());
+  std::vector<double> ratios(inputs.old.size());
   for (size_t t = 0; t < ratios.size(); ++t) {
-    ratios[t] = turn.old[t] - turn.rollout[t];
+    ratios[t] = inputs.old[t] - inputs.rollout[t];
   }
   return ratios;
 }
@@ -45,20 +45,21 @@ void set_level(const std::string& level, bool each, std::vector<double>& ratios)
 
 }  // namespace
 
-CorrectionStats apply_correction(const engine::RlSection& section, std::span<Turn> turns) {
+CorrectionStats apply_correction(const engine::RlSection& section,
+                                 std::span<LossInputs> loss_inputs) {
   const engine::CorrectionSection& correction = section.correction;
   const bool truncates = correction.type == "tis", leaves_out = correction.type == "mis";
   const double low = std::log(correction.low), high = std::log(correction.high);
   CorrectionStats stats{.mean_ratio = 0, .max_ratio = 0};
   double tokens = 0;
-  for (Turn& turn : turns) {
-    if (!truncates && !leaves_out && turn.rollout.empty()) continue;
-    std::vector<double> ratios = log_ratios(turn);
-    if (truncates && turn.advantages.size() != ratios.size()) {
-      fail("rl.correction", "{} advantages of a sample of {} tokens", turn.advantages.size(),
+  for (LossInputs& inputs : loss_inputs) {
+    if (!truncates && !leaves_out && inputs.rollout.empty()) continue;
+    std::vector<double> ratios = log_ratios(inputs);
+    if (truncates && inputs.advantages.size() != ratios.size()) {
+      fail("rl.correction", "{} advantages of a sample of {} tokens", inputs.advantages.size(),
            ratios.size());
     }
-    if (turn.counts) {
+    if (inputs.counts) {
       for (const double ratio : ratios) {
         const double value = std::exp(limited(ratio));
         stats.mean_ratio += value;
@@ -69,16 +70,16 @@ CorrectionStats apply_correction(const engine::RlSection& section, std::span<Tur
     }
     set_level(correction.level, leaves_out, ratios);
     if (leaves_out) {
-      turn.weights.assign(ratios.size(), 1);
+      inputs.weights.assign(ratios.size(), 1);
     }
     for (size_t t = 0; t < ratios.size(); ++t) {
       const bool above = ratios[t] > high;
       if (truncates) {
-        turn.advantages[t] *= std::min(std::exp(ratios[t]), correction.high);
-        stats.cut_off += turn.counts && above ? 1 : 0;
+        inputs.advantages[t] *= std::min(std::exp(ratios[t]), correction.high);
+        stats.cut_off += inputs.counts && above ? 1 : 0;
       } else if (leaves_out && (above || ratios[t] < low)) {
-        turn.weights[t] = 0;
-        stats.left_out += turn.counts ? 1 : 0;
+        inputs.weights[t] = 0;
+        stats.left_out += inputs.counts ? 1 : 0;
       }
     }
   }

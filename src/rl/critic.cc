@@ -168,7 +168,7 @@ void Critic::evaluate(std::span<const Item> items, const Packing& packing) {
   session.step();
   std::vector<std::vector<double>> values = packing.by_item(values_of(session));
   for (size_t i = 0; i < items.size(); ++i) {
-    items[i].turn->values = std::move(values[i]);
+    items[i].inputs->values = std::move(values[i]);
   }
 }
 
@@ -194,13 +194,14 @@ double Critic::update(std::span<const Item> items) {
   return loss;
 }
 
-train::Values Critic::learn(const std::vector<Item>& items, std::span<Turn> turns, size_t at_once) {
+train::Values Critic::learn(const std::vector<Item>& items, std::span<LossInputs> loss_inputs,
+                            size_t at_once) {
   const engine::RlSection& rl = policy_.config.rl;
   double losses = 0, updates = 0;
   for (int64_t epoch = 0; epoch < rl.critic.epochs; ++epoch) {
     for (size_t begin = 0; begin < items.size(); begin += at_once) {
       const size_t end = std::min(begin + at_once, items.size());
-      set_weights(rl, turns.subspan(begin, end - begin));
+      set_weights(rl, loss_inputs.subspan(begin, end - begin));
       losses += update(std::span(items).subspan(begin, end - begin));
       if (!failure_.empty()) {
         is_unchanged_ = updates == 0;
@@ -212,14 +213,14 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<Turn> turn
   // Shares of the returns' variance that the values before the updates had explained.
   double n = 0, sum = 0, squares = 0, rest = 0, rest_sum = 0, values = 0;
   for (const Item& item : items) {
-    for (size_t t = 0; t < item.turn->returns.size(); ++t) {
-      const double target = item.turn->returns[t], apart = target - item.turn->values[t];
+    for (size_t t = 0; t < item.inputs->returns.size(); ++t) {
+      const double target = item.inputs->returns[t], apart = target - item.inputs->values[t];
       n += 1;
       sum += target;
       squares += target * target;
       rest += apart * apart;
       rest_sum += apart;
-      values += item.turn->values[t];
+      values += item.inputs->values[t];
     }
   }
   n = std::max(n, 1.0);

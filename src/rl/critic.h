@@ -36,12 +36,13 @@ class Critic {
   /// if the checkpoint is absent. `policy_updates`: those of the whole training.
   void load(const train::Start& policy, const PromptData& data, int64_t micro_batches,
             int64_t policy_updates);
-  /// Gives the turns of these samples the critic's values of their tokens. All processes call.
+  /// Fills the critic's values of these samples' tokens. All processes call.
   void evaluate(std::span<const Item> items, const Packing& packing);
   /// Makes its updates by returns, `at_once` samples at a time, rl.critic.epochs times, and sets
-  /// the weights of these turns for each: its loss is the policy's mean. `turns`: those of `items`.
+  /// their weights for each: its loss is the policy's mean. `loss_inputs`: those of `items`.
   /// Returns metrics. All processes call. If a gradient is not finite, ends with failure().
-  train::Values learn(const std::vector<Item>& items, std::span<Turn> turns, size_t at_once);
+  train::Values learn(const std::vector<Item>& items, std::span<LossInputs> loss_inputs,
+                      size_t at_once);
   /// Returns "loss 0.1, explained variance 0.5, lr 0.001" of the last learn().
   const std::string& text() const { return text_; }
   /// Returns the reason why the last learn() ended early; empty: it did not.

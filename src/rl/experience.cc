@@ -29,18 +29,19 @@ void shape_reward(const engine::RlSection& section, Sample* sample) {
       length_penalty(section.overlong, std::ssize(sample->tokens), section.max_new_tokens);
 }
 
-std::vector<Turn> turns_of(const engine::RlSection& section, std::span<const Sample> samples) {
-  std::vector<Turn> turns;
+std::vector<LossInputs> loss_inputs_of(const engine::RlSection& section,
+                                       std::span<const Sample> samples) {
+  std::vector<LossInputs> loss_inputs;
   for (const Sample& sample : samples) {
-    Turn turn;
-    turn.group = sample.group;
-    turn.reward = sample.shaped_reward;
-    turn.counts = !(section.overlong.filter && sample.status == SampleStatus::truncated);
-    turn.old = sample.logprobs;
-    turn.rollout = sample.sampled_logprobs;
-    turns.push_back(std::move(turn));
+    LossInputs inputs;
+    inputs.group = sample.group;
+    inputs.reward = sample.shaped_reward;
+    inputs.counts = !(section.overlong.filter && sample.status == SampleStatus::truncated);
+    inputs.old = sample.logprobs;
+    inputs.rollout = sample.sampled_logprobs;
+    loss_inputs.push_back(std::move(inputs));
   }
-  return turns;
+  return loss_inputs;
 }
 
 bool is_even(std::span<const Sample> group) {
@@ -168,7 +169,8 @@ void add_routes(const Sample& sample, int64_t top_k, Json* line) {
 
 }  // namespace
 
-std::string to_line(const Sample& sample, const Prompt& prompt, const Turn* turn, int64_t top_k) {
+std::string to_line(const Sample& sample, const Prompt& prompt, const LossInputs* inputs,
+                    int64_t top_k) {
   Json rewards = Json::object();
   for (const auto& [name, part] : sample.rewards) {
     rewards[name] = part_json(part);
@@ -198,11 +200,11 @@ std::string to_line(const Sample& sample, const Prompt& prompt, const Turn* turn
   if (sample.shaped_reward != sample.reward) {
     line["shaped_reward"] = sample.shaped_reward;
   }
-  if (turn != nullptr) {
-    line["remove_sample"] = !turn->counts;
-    line["advantages"] = turn->advantages;
-    if (!turn->reference.empty()) {
-      line["ref_log_probs"] = turn->reference;
+  if (inputs != nullptr) {
+    line["remove_sample"] = !inputs->counts;
+    line["advantages"] = inputs->advantages;
+    if (!inputs->reference.empty()) {
+      line["ref_log_probs"] = inputs->reference;
     }
   }
   line["metadata"] = prompt.extra_info;
@@ -316,11 +318,11 @@ train::Values evaluation_metrics(std::span<const Sample> samples, int64_t sample
 namespace {
 
 /// Returns the ratio of a sample that gspo clips: the geometric mean over the tokens that count.
-double sample_ratio(const Turn& turn, std::span<const double> logprobs) {
+double sample_ratio(const LossInputs& inputs, std::span<const double> logprobs) {
   double sum = 0, tokens = 0;
   for (size_t t = 0; t < logprobs.size(); ++t) {
-    if (turn.weights[t] == 0) continue;
-    sum += logprobs[t] - turn.old[t];
+    if (inputs.weights[t] == 0) continue;
+    sum += logprobs[t] - inputs.old[t];
     tokens += 1;
   }
   return std::exp(std::min(sum / std::max(tokens, 1.0), 10.0));  // the limit of the loss
@@ -328,25 +330,25 @@ double sample_ratio(const Turn& turn, std::span<const double> logprobs) {
 
 }  // namespace
 
-void UpdateStats::add(const Turn& turn, std::span<const double> logprobs,
+void UpdateStats::add(const LossInputs& inputs, std::span<const double> logprobs,
                       std::span<const double> entropies) {
-  has_reference_ = has_reference_ || !turn.reference.empty();
+  has_reference_ = has_reference_ || !inputs.reference.empty();
   const bool clips = section_.loss != "reinforce", of_samples = section_.loss == "gspo";
-  const double of_sample = of_samples ? sample_ratio(turn, logprobs) : 1;
+  const double of_sample = of_samples ? sample_ratio(inputs, logprobs) : 1;
   for (size_t t = 0; t < logprobs.size(); ++t) {
-    if (turn.weights[t] == 0) continue;
+    if (inputs.weights[t] == 0) continue;
     tokens_ += 1;
     entropy_ += entropies[t];
-    const double moved = logprobs[t] - turn.old[t];
+    const double moved = logprobs[t] - inputs.old[t];
     const double ratio = std::exp(std::clamp(moved, -20.0, 20.0));
     moved_ += ratio - 1 - moved;  // k3 of the old policy
     ratio_ += ratio;
     // A clipped ratio stops its token's gradient where the advantage pushes it further out.
-    const double advantage = turn.advantages[t], clipped = of_samples ? of_sample : ratio;
+    const double advantage = inputs.advantages[t], clipped = of_samples ? of_sample : ratio;
     low_ += clips && clipped < 1 - section_.clip_low && advantage < 0 ? 1 : 0;
     high_ += clips && clipped > 1 + section_.clip_high && advantage > 0 ? 1 : 0;
-    if (!turn.reference.empty()) {
-      kl_ += divergence("k3", logprobs[t] - turn.reference[t]);
+    if (!inputs.reference.empty()) {
+      kl_ += divergence("k3", logprobs[t] - inputs.reference[t]);
     }
   }
 }

@@ -19,14 +19,15 @@ namespace hocket::rl {
 /// Samples of a step, by group and index, with what training needs of each.
 struct Experience {
   std::vector<Sample> samples;
-  std::vector<Turn> turns;      ///< of each
-  int64_t groups_left_out = 0;  ///< by dynamic sampling
-  int64_t prompts = 0;          ///< that were sampled, groups left out among them
+  std::vector<LossInputs> loss_inputs;  ///< of each
+  int64_t groups_left_out = 0;          ///< by dynamic sampling
+  int64_t prompts = 0;                  ///< that were sampled, groups left out among them
 };
 
-/// Makes turns of samples, with rewards, old log-probabilities (those of sampling), and the marks
-/// of the overlong filter.
-std::vector<Turn> turns_of(const engine::RlSection& section, std::span<const Sample> samples);
+/// Returns the loss inputs of samples, with rewards, old log-probabilities (those of sampling), and
+/// the marks of the overlong filter.
+std::vector<LossInputs> loss_inputs_of(const engine::RlSection& section,
+                                       std::span<const Sample> samples);
 
 /// Penalises the length of a sample: sets shaped_reward.
 void shape_reward(const engine::RlSection& section, Sample* sample);
@@ -40,7 +41,8 @@ std::vector<Sample> samples_of(std::string_view bytes);
 
 /// Returns the line of a sample in a trajectory file, without its end: slime's field names.
 /// `top_k`: experts of a token in a layer.
-std::string to_line(const Sample& sample, const Prompt& prompt, const Turn* turn, int64_t top_k);
+std::string to_line(const Sample& sample, const Prompt& prompt, const LossInputs* inputs,
+                    int64_t top_k);
 
 /// Means of a step's samples under TRL's names: reward, reward_std (the mean of the groups'
 /// deviations), frac_reward_zero_std, completions/..., rewards/NAME/mean. With one sample of a
@@ -59,7 +61,8 @@ class UpdateStats {
   explicit UpdateStats(const engine::RlSection& section) : section_(section) {}
   /// Adds a sample; log-probabilities and entropies of its tokens under the policy before the
   /// update.
-  void add(const Turn& turn, std::span<const double> logprobs, std::span<const double> entropies);
+  void add(const LossInputs& inputs, std::span<const double> logprobs,
+           std::span<const double> entropies);
   train::Values means() const;
 
  private:

@@ -69,7 +69,7 @@ void Learner::prepare(std::span<const Item> items) {
     const int64_t begin = now_ns();
     std::vector<std::vector<double>> found = logprobs(reference_->session(sizes), false);
     for (size_t i = 0; i < items.size(); ++i) {
-      items[i].turn->reference = std::move(found[i]);
+      items[i].inputs->reference = std::move(found[i]);
     }
     reference_s_ = seconds_since(begin);
   }
@@ -79,7 +79,7 @@ void Learner::prepare(std::span<const Item> items) {
         logprobs(readers_.now(engine::logprobs(run_, sizes)), run_.replays_routes());
     for (size_t i = 0; i < items.size(); ++i) {
       mismatch_.add(items[i].sample->logprobs, found[i]);
-      items[i].turn->old = std::move(found[i]);
+      items[i].inputs->old = std::move(found[i]);
     }
     old_s_ = seconds_since(begin);
     judge();
@@ -122,7 +122,7 @@ void Learner::measure(train::StepMetrics& metrics) {
   const auto entropies = packing_->by_item(outputs_of(*session_, names::kEntropies));
   UpdateStats stats(rl_);
   for (size_t i = 0; i < items_.size(); ++i) {
-    stats.add(*items_[i].turn, logprobs[i], entropies[i]);
+    stats.add(*items_[i].inputs, logprobs[i], entropies[i]);
     if (compares_) {
       mismatch_.add(items_[i].sample->logprobs, logprobs[i]);
     }

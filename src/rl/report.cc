@@ -262,9 +262,9 @@ Report::Report(const engine::Run& run, const data::Tokenizer& tokenizer, std::st
       began_(minute_now()),
       written_ns_(now_ns()) {}
 
-void Report::take_step(int64_t update, std::span<const Sample> samples, std::span<const Turn> turns,
-                       const PromptOf& prompt_of) {
-  newest_ = shown_samples(update, samples, turns, prompt_of, kStepTokens);
+void Report::take_step(int64_t update, std::span<const Sample> samples,
+                       std::span<const LossInputs> loss_inputs, const PromptOf& prompt_of) {
+  newest_ = shown_samples(update, samples, loss_inputs, prompt_of, kStepTokens);
   if (first_update_ == 0 && update > 1) {
     recover_first();
   }

@@ -23,10 +23,11 @@ class Report {
   /// `command`: as typed. Requires: run and tokenizer outlive the report.
   Report(const engine::Run& run, const data::Tokenizer& tokenizer, std::string command);
 
-  /// Keeps some groups of a step whose turns are complete. `update`: the first that follows on
-  /// them. The first step of a training that was resumed is taken from the page that lies there.
-  void take_step(int64_t update, std::span<const Sample> samples, std::span<const Turn> turns,
-                 const PromptOf& prompt_of);
+  /// Keeps some groups of a step. `update`: the first that follows on them. Requires: `loss_inputs`
+  /// are complete. The first step of a training that was resumed is taken from the page that lies
+  /// there.
+  void take_step(int64_t update, std::span<const Sample> samples,
+                 std::span<const LossInputs> loss_inputs, const PromptOf& prompt_of);
   /// Keeps some groups of the evaluation after an update. `set`: its name, or empty.
   void take_evaluation(const std::string& set, int64_t update, std::span<const Sample> samples,
                        const PromptOf& prompt_of);

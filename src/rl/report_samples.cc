@@ -48,18 +48,18 @@ std::vector<T> piece(const std::vector<T>& all, size_t begin, size_t end) {
           all.begin() + static_cast<std::ptrdiff_t>(std::min(end, all.size()))};
 }
 
-ShownTokens tokens_of(const Sample& sample, const Turn* turn, size_t begin, size_t end) {
+ShownTokens tokens_of(const Sample& sample, const LossInputs* inputs, size_t begin, size_t end) {
   ShownTokens out;
   out.ids = piece(sample.tokens, begin, end);
   out.logprobs = piece(sample.logprobs, begin, end);
   out.sampled_logprobs = piece(sample.sampled_logprobs, begin, end);
-  if (turn != nullptr) {
-    out.advantages = piece(turn->advantages, begin, end);
+  if (inputs != nullptr) {
+    out.advantages = piece(inputs->advantages, begin, end);
   }
   return out;
 }
 
-ShownAnswer answer_of(const Sample& sample, const Turn* turn, int64_t most) {
+ShownAnswer answer_of(const Sample& sample, const LossInputs* inputs, int64_t most) {
   ShownAnswer answer;
   answer.sample.index = sample.index;
   answer.sample.status = sample.status;
@@ -82,9 +82,9 @@ ShownAnswer answer_of(const Sample& sample, const Turn* turn, int64_t most) {
   const size_t kept = std::min(n, static_cast<size_t>(most));
   const size_t tail = kept == n ? 0 : kept / 4;
   answer.tokens = std::ssize(sample.tokens);
-  answer.head = tokens_of(sample, turn, 0, kept - tail);
-  answer.tail = tokens_of(sample, turn, n - tail, n);
-  answer.counts = turn == nullptr || turn->counts;
+  answer.head = tokens_of(sample, inputs, 0, kept - tail);
+  answer.tail = tokens_of(sample, inputs, n - tail, n);
+  answer.counts = inputs == nullptr || inputs->counts;
   return answer;
 }
 
@@ -299,7 +299,7 @@ std::string visible_html(std::string_view text) {
 }
 
 ShownSamples shown_samples(int64_t update, std::span<const Sample> samples,
-                           std::span<const Turn> turns, const PromptOf& prompt_of,
+                           std::span<const LossInputs> loss_inputs, const PromptOf& prompt_of,
                            int64_t most_tokens) {
   std::vector<size_t> begins;
   for (size_t i = 0; i < samples.size(); ++i) {
@@ -331,7 +331,7 @@ ShownSamples shown_samples(int64_t update, std::span<const Sample> samples,
   for (size_t g = 0; g < ranges.size(); ++g) {
     for (size_t i = ranges[g].first; i < ranges[g].second; ++i) {
       out.shown[g].shown.push_back(
-          answer_of(samples[i], i < turns.size() ? &turns[i] : nullptr, most));
+          answer_of(samples[i], i < loss_inputs.size() ? &loss_inputs[i] : nullptr, most));
     }
   }
   return out;

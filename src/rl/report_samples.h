@@ -49,9 +49,9 @@ struct ShownSamples {
 };
 
 /// Takes up to four groups, evenly spaced, and the first 16 answers of each; at most `most_tokens`
-/// tokens of all, the longest answers cut in their middle. `turns`: advantages, or empty.
+/// tokens of all, the longest answers cut in their middle. `loss_inputs`: advantages, or empty.
 ShownSamples shown_samples(int64_t update, std::span<const Sample> samples,
-                           std::span<const Turn> turns, const PromptOf& prompt_of,
+                           std::span<const LossInputs> loss_inputs, const PromptOf& prompt_of,
                            int64_t most_tokens);
 
 /// Returns the groups as HTML. Bytes that are no character, control characters and those that

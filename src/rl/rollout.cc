@@ -112,7 +112,7 @@ serve::Request Rollout::request_of(const RolloutRequest& request,
   return made;
 }
 
-/// Appends the news of a sample.
+/// Appends an update of a sample.
 void Rollout::take(const serve::Update& update, Sample* sample) const {
   sample->text += update.text;
   for (const serve::TokenLogprobs& token : update.logprobs) {

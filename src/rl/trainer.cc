@@ -136,14 +136,14 @@ bool Training::step() {
   }
   if (stopped_by_ != 0) return false;
   stop_.begin_step(version + 1);
-  experience.turns = turns_of(rl_, experience.samples);
+  experience.loss_inputs = loss_inputs_of(rl_, experience.samples);
   const std::vector<Item> all = items_of(experience, 0, experience.samples.size());
   learner_->prepare(all);
   if (critic_) {
     critic_->evaluate(all, learner_->pack(all));
   }
   try {
-    set_advantages(rl_, experience.turns);
+    set_advantages(rl_, experience.loss_inputs);
   } catch (const Error& error) {
     save_learned(error.text());
     throw;
@@ -156,7 +156,7 @@ bool Training::step() {
     step_values_.push_back({"dynamic_sampling/rounds", static_cast<double>(sampling_->rounds())});
   }
   if (rl_.correction.type != "none") {
-    const CorrectionStats stats = apply_correction(rl_, experience.turns);
+    const CorrectionStats stats = apply_correction(rl_, experience.loss_inputs);
     step_values_.push_back({"correction/ratio_mean", stats.mean_ratio});
     step_values_.push_back({"correction/ratio_max", stats.max_ratio});
     step_values_.push_back({"correction/left_out", stats.left_out});
@@ -165,9 +165,9 @@ bool Training::step() {
   }
   const PromptOf prompt_of = [&](size_t i) -> const Prompt& { return *all[i].prompt; };
   if (is_first()) {
-    report_.take_step(version + 1, experience.samples, experience.turns, prompt_of);
+    report_.take_step(version + 1, experience.samples, experience.loss_inputs, prompt_of);
     if (rl_.trajectories) {
-      write_samples(experience.samples, experience.turns, prompt_of,
+      write_samples(experience.samples, experience.loss_inputs, prompt_of,
                     warms_up() ? fmt::format("critic-{:06d}", warmups_ + 1)
                                : fmt::format("step-{:06d}", version + 1));
     }
@@ -213,7 +213,7 @@ std::vector<Item> Training::items_of(Experience& experience, size_t begin, size_
   std::vector<Item> items;
   for (size_t i = begin; i < end; ++i) {
     const Sample& sample = experience.samples[i];
-    items.push_back({&data_.at(sample.group), &sample, &experience.turns[i]});
+    items.push_back({&data_.at(sample.group), &sample, &experience.loss_inputs[i]});
   }
   return items;
 }
@@ -230,7 +230,7 @@ void Training::update(Experience& experience, int64_t begin_ns) {
   const size_t size = experience.samples.size();
   if (critic_) {
     const train::Values values =
-        critic_->learn(items_of(experience, 0, size), experience.turns, at_once);
+        critic_->learn(items_of(experience, 0, size), experience.loss_inputs, at_once);
     if (!critic_->failure().empty()) {
       if (critic_->is_unchanged()) {
         save_learned(critic_->failure());
@@ -252,7 +252,7 @@ void Training::update(Experience& experience, int64_t begin_ns) {
   for (int64_t epoch = 0; epoch < rl_.epochs; ++epoch) {
     for (size_t begin = 0; begin < size; begin += at_once) {
       const size_t end = std::min(begin + at_once, size);
-      set_weights(rl_, std::span(experience.turns).subspan(begin, end - begin));
+      set_weights(rl_, std::span(experience.loss_inputs).subspan(begin, end - begin));
       learner_->update(items_of(experience, begin, end), first, *stepper_,
                        train::learning_rate(section_, stepper_->done().step + 1, course_));
       first = false;

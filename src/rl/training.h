@@ -78,7 +78,7 @@ class Training {
   void report_step(const train::StepMetrics& metrics);
   void evaluate(bool final);
   void record(const std::string& line);
-  void write_samples(std::span<const Sample> samples, std::span<const Turn> turns,
+  void write_samples(std::span<const Sample> samples, std::span<const LossInputs> loss_inputs,
                      const PromptOf& prompt_of, const std::string& name) const;
   void write_report(Report::State state);
   void save();

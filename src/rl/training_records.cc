@@ -102,14 +102,15 @@ void Training::record(const std::string& line) {
 }
 
 /// Writes a line per sample to output.dir/trajectories/NAME.jsonl.
-void Training::write_samples(std::span<const Sample> samples, std::span<const Turn> turns,
-                             const PromptOf& prompt_of, const std::string& name) const {
+void Training::write_samples(std::span<const Sample> samples,
+                             std::span<const LossInputs> loss_inputs, const PromptOf& prompt_of,
+                             const std::string& name) const {
   const std::string folder = join_path(run_.config.output.dir, "trajectories");
   std::string text;
   for (size_t i = 0; i < samples.size(); ++i) {
-    text +=
-        to_line(samples[i], prompt_of(i), turns.empty() ? nullptr : &turns[i], run_.model.top_k) +
-        "\n";
+    text += to_line(samples[i], prompt_of(i), loss_inputs.empty() ? nullptr : &loss_inputs[i],
+                    run_.model.top_k) +
+            "\n";
   }
   saver_.storing([&] {
     make_dirs(folder);

@@ -606,7 +606,7 @@ bool outside_program(std::string_view override) {
 }  // namespace
 
 Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
-                std::optional<program::Program>* program_text) {
+                std::optional<program::Program>* parsed_program) {
   std::string text = read_file(path);
   if (text.rfind("hocket-graph", 0) == 0) {
     fail(path,
@@ -633,8 +633,8 @@ Run resolve_run(const std::string& path, const std::vector<std::string>& overrid
   }
   // JSON is YAML, but not every YAML is JSON.
   const std::string config = parse_json(program.config, path + ": config").dump();
-  if (program_text) {
-    *program_text = std::move(program);
+  if (parsed_program) {
+    *parsed_program = std::move(program);
   }
   // The text is a program after its passes; reading it must not execute commands.
   Run run = resolve_text(config, path, overrides);
@@ -651,8 +651,8 @@ Run parse_run(const std::string& text, const std::string& name,
 }
 
 Run read_run(const std::string& path, const std::vector<std::string>& overrides,
-             std::optional<program::Program>* program_text) {
-  Run run = resolve_run(path, overrides, program_text);
+             std::optional<program::Program>* parsed_program) {
+  Run run = resolve_run(path, overrides, parsed_program);
   derive(run);
   return run;
 }

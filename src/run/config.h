@@ -257,10 +257,10 @@ struct Run {
 };
 
 /// Reads the configuration of `path` (a run.yaml, or the text of a program: its embedded one) with
-/// overrides "a.b=value". `program_text` receives the program, if it is one; the passes of its run
-/// are then without commands. Throws Error.
+/// overrides "a.b=value". `parsed_program` receives the program, if it is one; the passes of its
+/// run are then without commands. Throws Error.
 Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
-                std::optional<program::Program>* program_text = nullptr);
+                std::optional<program::Program>* parsed_program = nullptr);
 /// Resolves the text of a configuration, named `name` in errors. Under a launcher with several
 /// processes, plan.dp and plan.ranks_per_node are filled in from their number.
 Run resolve_text(const std::string& text, const std::string& name,
@@ -270,7 +270,7 @@ void derive(Run& run);
 
 /// Resolves and derives.
 Run read_run(const std::string& path, const std::vector<std::string>& overrides,
-             std::optional<program::Program>* program_text = nullptr);
+             std::optional<program::Program>* parsed_program = nullptr);
 Run parse_run(const std::string& text, const std::string& name,
               const std::vector<std::string>& overrides);
 

@@ -15,29 +15,30 @@ PagePool::PagePool(int64_t pages) : pages_(static_cast<size_t>(pages)) {
 }
 
 uint64_t PagePool::key_of(uint64_t parent, std::span<const int32_t> tokens,
-                          std::string_view space) {
+                          std::string_view cache_namespace) {
   const std::string_view bytes(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes());
-  return hash64(bytes, parent != 0 ? parent : hash64(space, 0));
+  return hash64(bytes, parent != 0 ? parent : hash64(cache_namespace, 0));
 }
 
 PageId PagePool::look_up(uint64_t parent, std::span<const int32_t> tokens,
-                         std::string_view space) const {
-  const auto [begin, end] = named_.equal_range(key_of(parent, tokens, space));
+                         std::string_view cache_namespace) const {
+  const auto [begin, end] = named_.equal_range(key_of(parent, tokens, cache_namespace));
   for (auto it = begin; it != end; ++it) {
     const Page& page = pages_[static_cast<size_t>(it->second)];
     if (page.parent == parent && std::ranges::equal(page.tokens, tokens) &&
-        (parent != 0 || page.space == space)) {
+        (parent != 0 || page.cache_namespace == cache_namespace)) {
       return it->second;
     }
   }
   return -1;
 }
 
-std::vector<PageId> PagePool::known(std::span<const int32_t> tokens, std::string_view space) const {
+std::vector<PageId> PagePool::known(std::span<const int32_t> tokens,
+                                    std::string_view cache_namespace) const {
   std::vector<PageId> found;
   uint64_t parent = 0;
   for (; std::ssize(tokens) >= kTokens; tokens = tokens.subspan(kTokens)) {
-    const PageId page = look_up(parent, tokens.first(kTokens), space);
+    const PageId page = look_up(parent, tokens.first(kTokens), cache_namespace);
     if (page < 0) break;
     found.push_back(page);
     parent = pages_[static_cast<size_t>(page)].name;
@@ -45,8 +46,9 @@ std::vector<PageId> PagePool::known(std::span<const int32_t> tokens, std::string
   return found;
 }
 
-std::vector<PageId> PagePool::find(std::span<const int32_t> tokens, std::string_view space) {
-  std::vector<PageId> found = known(tokens, space);
+std::vector<PageId> PagePool::find(std::span<const int32_t> tokens,
+                                   std::string_view cache_namespace) {
+  std::vector<PageId> found = known(tokens, cache_namespace);
   for (const PageId page : found) {
     reference(page);
   }
@@ -97,19 +99,19 @@ void PagePool::release(std::span<const PageId> pages) {
 }
 
 void PagePool::name(std::span<const PageId> pages, size_t number, std::span<const int32_t> tokens,
-                    std::string_view space) {
+                    std::string_view cache_namespace) {
   Page& page = pages_[static_cast<size_t>(pages[number])];
   if (page.name != 0) return;
   const uint64_t parent = number == 0 ? 0 : pages_[static_cast<size_t>(pages[number - 1])].name;
   // A page behind one whose name another page has is found through that other one.
   if (number > 0 && parent == 0) return;
   const std::span<const int32_t> own = tokens.subspan(number * kTokens, kTokens);
-  if (look_up(parent, own, space) >= 0) return;
+  if (look_up(parent, own, cache_namespace) >= 0) return;
   page.name = ++last_name_;
   page.parent = parent;
-  page.key = key_of(parent, own, space);
+  page.key = key_of(parent, own, cache_namespace);
   page.tokens.assign(own.begin(), own.end());
-  page.space = parent == 0 ? space : std::string_view();
+  page.cache_namespace = parent == 0 ? cache_namespace : std::string_view();
   named_.emplace(page.key, pages[number]);
 }
 
@@ -120,7 +122,7 @@ void PagePool::forget(PageId id) {
   named_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
   page.name = page.parent = 0;
   page.tokens.clear();
-  page.space.clear();
+  page.cache_namespace.clear();
 }
 
 void PagePool::forget() {

@@ -20,16 +20,17 @@ namespace hocket::serve {
 using PageId = int32_t;
 
 /// A prefix is found by its tokens themselves, page by page: hashes only narrow the search.
-/// Prefixes of different spaces (adapter, version of the weights, salt) share no page.
+/// Prefixes of different namespaces (adapter, version of the weights, salt) share no page.
 class PagePool {
  public:
   static constexpr int64_t kTokens = ops::kPageTokens;
   explicit PagePool(int64_t pages);
 
   /// Pages of the longest known prefix of `tokens`, whole pages only.
-  std::vector<PageId> known(std::span<const int32_t> tokens, std::string_view space) const;
+  std::vector<PageId> known(std::span<const int32_t> tokens,
+                            std::string_view cache_namespace) const;
   /// The same, each referenced once more.
-  std::vector<PageId> find(std::span<const int32_t> tokens, std::string_view space);
+  std::vector<PageId> find(std::span<const int32_t> tokens, std::string_view cache_namespace);
   /// A page that nothing refers to, referenced once: an unnamed one, else the named one that was
   /// released first, whose prefix is forgotten. None: all are referenced.
   std::optional<PageId> take();
@@ -42,7 +43,7 @@ class PagePool {
   /// the pages before it are named. Nothing happens if another page has that name, or this one has
   /// a name.
   void name(std::span<const PageId> pages, size_t number, std::span<const int32_t> tokens,
-            std::string_view space);
+            std::string_view cache_namespace);
   /// Forgets all prefixes, as after a change of the weights.
   void forget();
 
@@ -57,13 +58,15 @@ class PagePool {
     uint64_t parent = 0;  ///< name of the page before it; 0: it is the first
     uint64_t key = 0;
     std::vector<int32_t> tokens;
-    std::string space;      ///< of a first page
-    uint64_t released = 0;  ///< order among the unreferenced named ones
+    std::string cache_namespace;  ///< of a first page
+    uint64_t released = 0;        ///< order among the unreferenced named ones
   };
 
-  static uint64_t key_of(uint64_t parent, std::span<const int32_t> tokens, std::string_view space);
+  static uint64_t key_of(uint64_t parent, std::span<const int32_t> tokens,
+                         std::string_view cache_namespace);
   /// The page of these tokens behind the page named `parent`; -1: none.
-  PageId look_up(uint64_t parent, std::span<const int32_t> tokens, std::string_view space) const;
+  PageId look_up(uint64_t parent, std::span<const int32_t> tokens,
+                 std::string_view cache_namespace) const;
   void reference(PageId page);
   void forget(PageId page);
 

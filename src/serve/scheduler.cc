@@ -114,7 +114,7 @@ void Scheduler::submit(RequestId id, Request request, OnUpdate on_update) {
   auto sequence = std::make_unique<Sequence>();
   sequence->id = id;
   sequence->order = {request.priority, arrivals_++};
-  sequence->space = options_.space + '\0' + request.cache_salt;
+  sequence->cache_namespace = options_.cache_namespace + '\0' + request.cache_salt;
   sequence->tokens = request.prompt;
   if (tokenizer_ != nullptr) {
     sequence->text.emplace(request.stops, request.include_stop);
@@ -249,7 +249,9 @@ std::vector<int64_t> Scheduler::parts_for(const Sequence& sequence) const {
   for (size_t part = 0; part < pages_.size(); ++part) {
     if (running[part] >= stepper_.limits().sequences || tokens_left_[part] <= 0) continue;
     const int64_t known =
-        pages_.size() > 1 ? std::ssize(pages_[part].known(cacheable(sequence), sequence.space)) : 0;
+        pages_.size() > 1
+            ? std::ssize(pages_[part].known(cacheable(sequence), sequence.cache_namespace))
+            : 0;
     order.emplace_back(-known, pages_[part].in_use(), part);
   }
   std::sort(order.begin(), order.end());
@@ -299,7 +301,7 @@ PagePool& Scheduler::pool_of(const Sequence& sequence) {
 }
 
 void Scheduler::start(Sequence& sequence) {
-  sequence.pages = pool_of(sequence).find(cacheable(sequence), sequence.space);
+  sequence.pages = pool_of(sequence).find(cacheable(sequence), sequence.cache_namespace);
   sequence.computed = std::ssize(sequence.pages) * PagePool::kTokens;
   if (!sequence.started) {
     sequence.reported_cached = sequence.computed;
@@ -343,7 +345,7 @@ bool Scheduler::plan_tokens(Sequence& sequence, std::vector<Planned>* planned) {
     for (int64_t page = (sequence.computed - count) / PagePool::kTokens;
          page < sequence.computed / PagePool::kTokens; ++page) {
       pool_of(sequence).name(sequence.pages, static_cast<size_t>(page), sequence.tokens,
-                             sequence.space);
+                             sequence.cache_namespace);
     }
   }
   return true;
@@ -356,7 +358,7 @@ bool Scheduler::reserve(Sequence& sequence, int64_t tokens) {
       sequence.pages.push_back(*page);
       continue;
     }
-    Sequence* const victim = behind(sequence);
+    Sequence* const victim = next_to_preempt(sequence);
     if (victim == nullptr) return false;
     ++stats_.preemptions;
     victim->update.prompt_logprobs.clear();  // not sent yet: they will come again
@@ -365,7 +367,7 @@ bool Scheduler::reserve(Sequence& sequence, int64_t tokens) {
   return true;
 }
 
-Scheduler::Sequence* Scheduler::behind(const Sequence& sequence) const {
+Scheduler::Sequence* Scheduler::next_to_preempt(const Sequence& sequence) const {
   // One that is planned has named pages that others may have found.
   for (auto it = running_.rbegin(); it != running_.rend(); ++it) {
     Sequence& last = **it;
@@ -463,7 +465,7 @@ void Scheduler::end_without_token(Sequence& sequence) {
 void Scheduler::take_token(Sequence& sequence, const StepOutput& output, size_t row) {
   const int32_t token = output.tokens[row];
   const Request& request = sequence.request;
-  sequence.has_news = true;
+  sequence.has_update = true;
   const bool may_stop = sequence.generated() >= request.min_tokens;
   if (may_stop && std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end()) {
     sequence.update.stop_token = token;
@@ -499,7 +501,7 @@ void Scheduler::take_token(Sequence& sequence, const StepOutput& output, size_t 
 void Scheduler::finish(Sequence& sequence, Finish reason) {
   orders_.erase(sequence.id);
   sequence.finished = true;
-  sequence.has_news = true;
+  sequence.has_update = true;
   sequence.update.finish = reason;
   // Experts of a step that failed are not known.
   if (sequence.request.routes && route_width_ > 0 && reason != Finish::failed) {
@@ -510,9 +512,9 @@ void Scheduler::finish(Sequence& sequence, Finish reason) {
 }
 
 void Scheduler::send(Sequence& sequence) {
-  if (!sequence.has_news) return;
+  if (!sequence.has_update) return;
   Update update = std::exchange(sequence.update, {});
-  sequence.has_news = false;
+  sequence.has_update = false;
   sequence.prompt_reported |= !update.prompt_logprobs.empty();
   if (sequence.text) {
     update.text = sequence.finished ? sequence.text->take_all() : sequence.text->take();

@@ -29,8 +29,8 @@ struct SchedulerOptions {
   /// New tokens of a step and partition, prompts and texts together; 0: StepLimits::tokens.
   int64_t token_budget = 0;
   int64_t max_waiting = 4096;  ///< requests beyond it are refused (Busy); 0: no limit
-  /// Space of cached prefixes besides a request's salt: adapter and version of the weights.
-  std::string space = {};
+  /// Distinguishes cached prefixes beside a request's salt: adapter and version of the weights.
+  std::string cache_namespace = {};
   std::function<int64_t()> clock = now_ns;  ///< ns
 };
 
@@ -41,8 +41,8 @@ class Scheduler {
   Scheduler(Stepper& stepper, const data::Tokenizer* tokenizer, SchedulerOptions options);
   ~Scheduler();
 
-  /// Adds a request, whose first update comes in a later step. Throws Error as Service::submit()
-  /// does.
+  /// Adds a request, whose first update comes in a later step. Throws Error or Busy as
+  /// Service::submit() does.
   void submit(RequestId id, Request request, OnUpdate on_update);
   void cancel(RequestId id);
   /// Runs one step. Returns whether any request is left. Throws Error if the stepper fails.
@@ -77,8 +77,8 @@ class Scheduler {
   /// Gives a sequence pages for its first `tokens`; false: there are not enough. Running sequences
   /// behind it are preempted first, the last one before the others.
   bool reserve(Sequence& sequence, int64_t tokens);
-  /// The running sequence that gives way first, if one comes behind `sequence`.
-  Sequence* behind(const Sequence& sequence) const;
+  /// Returns the last running sequence behind `sequence` whose pages may be taken, or null.
+  Sequence* next_to_preempt(const Sequence& sequence) const;
   PagePool& pool_of(const Sequence& sequence);
   /// Puts a running sequence back among the waiting ones, and frees its pages.
   void preempt(Sequence& sequence);

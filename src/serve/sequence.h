@@ -18,7 +18,7 @@ struct Scheduler::Sequence {
   Request request;
   OnUpdate on_update;
   std::pair<int64_t, int64_t> order;  ///< priority, arrival
-  std::string space;                  ///< of its prefixes
+  std::string cache_namespace;        ///< of its prefixes
 
   std::vector<int32_t> tokens;  ///< of the prompt, then of the text
   int64_t computed = 0;         ///< tokens whose keys and values are in the pages
@@ -33,8 +33,8 @@ struct Scheduler::Sequence {
   std::optional<TokenText> token_text;
   /// Occurrences in the text by token, 0 for tokens of the prompt alone; kept with penalties only.
   std::map<int32_t, int32_t> counts;
-  Update update;  ///< news that were not sent yet
-  bool has_news = false;
+  Update update;  ///< not sent yet
+  bool has_update = false;
   bool finished = false;
 
   int64_t prompt_size() const { return std::ssize(request.prompt); }

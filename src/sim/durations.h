@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "cost/network.h"
 #include "program/program.h"
+#include "sim/ids.h"
 
 namespace hocket::sim {
 
@@ -54,16 +55,16 @@ class Durations {
   /// Returns a dense id (0, 1, ...) of the shape of `ranks`: everything that a transfer's
   /// duration depends on, namely their number and their placement on nodes. For a send: {sender,
   /// receiver}.
-  virtual int32_t shape_of(std::span<const int32_t> ranks) = 0;
+  virtual ShapeId shape_of(std::span<const int32_t> ranks) = 0;
   /// Returns the nanoseconds of a transfer that has all links to itself. It starts when all members
   /// have arrived (collective) or when the send starts.
-  virtual int64_t transfer_ns(ClassId cls, TaskId task, int32_t shape) = 0;
+  virtual int64_t transfer_ns(ClassId cls, TaskId task, ShapeId shape) = 0;
 
   /// Returns the network with links that transfers share; null if every transfer has its own links.
   virtual const cost::Network* network() const { return nullptr; }
   /// Returns a transfer's demand on links; its times add up to transfer_ns. The reference must stay
   /// valid. Called only if there is a network.
-  virtual const Demand& demand(ClassId cls, TaskId task, int32_t shape) {
+  virtual const Demand& demand(ClassId cls, TaskId task, ShapeId shape) {
     HOCKET_CHECK(false, "no demand of task {} in class {} on shape {}", task, cls, shape);
   }
 };

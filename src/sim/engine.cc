@@ -225,7 +225,7 @@ class Engine {
     }
   }
 
-  int64_t transfer_ns(RankIndex index, TaskId task, size_t row, int32_t shape) {
+  int64_t transfer_ns(RankIndex index, TaskId task, size_t row, ShapeId shape) {
     const ClassId cls = t_.cls[index];
     int64_t& ns = t_.classes[t_.table[index]].transfer_ns[row * t_.num_shapes + shape];
     if (ns < 0) {
@@ -237,7 +237,7 @@ class Engine {
 
   /// Returns the demand of a transfer. Without a network the whole duration counts as data at full
   /// speed.
-  const Demand& demand(RankIndex index, TaskId task, size_t row, int32_t shape) {
+  const Demand& demand(RankIndex index, TaskId task, size_t row, ShapeId shape) {
     const int64_t ns = transfer_ns(index, task, row, shape);
     if (!durations_.network())
       return fixed_demands_.try_emplace(ns, Demand{0, ns, 0, {}}).first->second;
@@ -253,7 +253,7 @@ class Engine {
 
   /// Begins a transfer, which ends with an event of this task. `ranks`: those with computation that
   /// slows it down.
-  void transfer(RankIndex i, TaskId task, size_t row, int32_t shape, std::span<const LinkUse> uses,
+  void transfer(RankIndex i, TaskId task, size_t row, ShapeId shape, std::span<const LinkUse> uses,
                 std::span<const RankIndex> ranks) {
     if (kVaries && (!uses.empty() || options_.transfer_beside_compute != 1)) {
       sharing_.begin_transfer(i, task, demand(i, task, row, shape), uses, ranks, now_);
@@ -310,9 +310,9 @@ class Engine {
         break;
       case TaskType::send: {
         begin(i, task, record.lane, true);
-        const P2pRecord& p2p = c.p2p[record.aux];
+        const P2pRecord& p2p = c.p2p[record.p2p()];
         const size_t k = t_.entry(p2p.link, i);
-        const size_t row = c.collectives.size() + record.aux;
+        const size_t row = c.transfer_row(record);
         transfer(i, task, row, t_.link_shape[k],
                  t_.link_uses.empty() ? std::span<const LinkUse>() : t_.link_uses[k],
                  std::span<const RankIndex>(self_).subspan(kVaries ? i : 0, kVaries ? 1 : 0));
@@ -328,7 +328,7 @@ class Engine {
         break;
       }
       case TaskType::recv: {
-        const P2pRecord& p2p = c.p2p[record.aux];
+        const P2pRecord& p2p = c.p2p[record.p2p()];
         Slot& slot = slots_[slot_base_[i] + p2p.slot];
         slot.posted = true;
         if (slot.sent_ns >= 0) {
@@ -340,7 +340,7 @@ class Engine {
         break;
       }
       case TaskType::collective: {
-        const CollectiveRecord& collective = c.collectives[record.aux];
+        const CollectiveRecord& collective = c.collectives[record.collective()];
         const Instance& instance = instance_at(collective, i);
         const size_t state = state_at(collective, i);
         if (++arrived_[state] < std::ssize(instance.members)) break;
@@ -354,7 +354,7 @@ class Engine {
           bubbles_.collective_begins(member, record.lane, late, accounts_[member].time.idle_ns);
         }
         const TaskId first_task = task_at(collective, first);
-        const size_t row = table(first).tasks[first_task].aux;
+        const size_t row = table(first).transfer_row(table(first).tasks[first_task]);
         transfer(first, first_task, row, instance.shape, instance.uses, instance.members);
         break;
       }
@@ -410,7 +410,7 @@ class Engine {
         break;
       case TaskType::send: {
         finish(event.index, record.lane, true);
-        const P2pRecord& p2p = c.p2p[record.aux];
+        const P2pRecord& p2p = c.p2p[record.p2p()];
         const RankIndex peer = t_.peer(p2p.link, event.index);
         if (const MessageEnd end = t_.other_end(p2p, peer); end.task != kNone) {
           Slot& slot = slots_[slot_base_[peer] + end.slot];
@@ -427,7 +427,7 @@ class Engine {
         complete(event.index, event.task);
         break;
       case TaskType::collective: {
-        const CollectiveRecord& collective = c.collectives[record.aux];
+        const CollectiveRecord& collective = c.collectives[record.collective()];
         for (RankIndex member : instance_at(collective, event.index).members) {
           const TaskId task = task_at(collective, member);
           finish(member, table(member).tasks[task].lane, true);

@@ -52,13 +52,13 @@ std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
     int64_t begin = replay.start_ns[k];
     TaskAt next = cause[k];
     if (ended.type == TaskType::collective) {
-      const CollectiveRecord& record = table.collectives[ended.aux];
+      const CollectiveRecord& record = table.collectives[ended.collective()];
       const RankIndex last = last_arriver[state_of(tables, record, here.index)];
       begin = replay.transfer_ns[k];
       const TaskId task = tables.channel_tasks[record.channel][tables.cls[last]][record.ordinal];
       next = cause[replay.base[last] + task];
     } else if (ended.type == TaskType::recv) {
-      const P2pRecord& record = table.p2p[ended.aux];
+      const P2pRecord& record = table.p2p[ended.p2p()];
       const RankIndex peer = tables.peer(record.link, here.index);
       const TaskAt sender{peer, tables.other_end(record, peer).task};
       const int64_t sent = replay.end_of_ns[replay.base[sender.index] + sender.task];
@@ -113,7 +113,7 @@ void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
           }
         }
       } else if (record.type == TaskType::recv) {
-        const P2pRecord& link = table.p2p[record.aux];
+        const P2pRecord& link = table.p2p[record.p2p()];
         const RankIndex index = tables.peer(link.link, i);
         const int32_t peer = tables.ranks[index];
         const TaskId sender = tables.other_end(link, index).task;
@@ -123,7 +123,7 @@ void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
                   : fmt::format("waits for {} of rank {}",
                                 program::task_name(program, tables.cls[index], sender), peer);
       } else if (record.type == TaskType::collective) {
-        const CollectiveRecord& collective = table.collectives[record.aux];
+        const CollectiveRecord& collective = table.collectives[record.collective()];
         const GroupId group = tables.channel_group[collective.channel];
         const Instance& instance = tables.instances[group][tables.instance(group, i)];
         why = fmt::format("waits in its group: {} of {} members have arrived",

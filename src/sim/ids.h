@@ -20,5 +20,13 @@ using MessageChannelId = Id<struct Channel>;
 using PeerLinkId = Id<struct PeerLink>;
 /// Replayed ranks that execute the collectives of a group together, among those of the group.
 using InstanceId = Id<struct Instance>;
+/// A collective of a class, in ClassTable::collectives.
+using CollectiveId = Id<struct CollectiveRecord>;
+/// A send or a receive of a class, in ClassTable::p2p.
+using P2pId = Id<struct P2pRecord>;
+/// A receive of a class, among its receives.
+using ReceiveId = Id<struct Receive>;
+/// A shape of a group or of a pair of ranks, as Durations::shape_of numbers it.
+using ShapeId = Id<struct GroupShapeNumber>;
 
 }  // namespace hocket::sim

@@ -29,11 +29,11 @@ int64_t ScaledDurations::work_ns_on(size_t device, ClassId cls, TaskId task) {
   return scaled(durations_.work_ns_on(device, cls, task), times(cls, task));
 }
 
-int64_t ScaledDurations::transfer_ns(ClassId cls, TaskId task, int32_t shape) {
+int64_t ScaledDurations::transfer_ns(ClassId cls, TaskId task, ShapeId shape) {
   return scaled(durations_.transfer_ns(cls, task, shape), times(cls, task));
 }
 
-const Demand& ScaledDurations::demand(ClassId cls, TaskId task, int32_t shape) {
+const Demand& ScaledDurations::demand(ClassId cls, TaskId task, ShapeId shape) {
   const Demand& whole = durations_.demand(cls, task, shape);
   const double by = times(cls, task);
   const auto [it, fresh] = demands_[&whole].try_emplace(by, whole);
@@ -147,7 +147,7 @@ void PartialReplay::mark(RankIndex index, TaskId task) {
   // A collective is evaluated once for all its members, at the position of the first of them.
   const TaskRecord& record = tables_.of(index).tasks[task];
   if (record.type == TaskType::collective) {
-    const CollectiveRecord& collective = tables_.of(index).collectives[record.aux];
+    const CollectiveRecord& collective = tables_.of(index).collectives[record.collective()];
     index = instance_of(collective, index).members[0];
     task = tables_.channel_tasks[collective.channel][tables_.cls[index]][collective.ordinal];
   }
@@ -178,12 +178,12 @@ int64_t PartialReplay::duration(RankIndex index, TaskId task,
   const TaskRecord& record = table.tasks[task];
   int64_t ns = record.ns;
   if (record.type == TaskType::send) {
-    const size_t link = tables_.entry(table.p2p[record.aux].link, index);
-    const size_t row = table.collectives.size() + record.aux;
+    const size_t link = tables_.entry(table.p2p[record.p2p()].link, index);
+    const size_t row = table.transfer_row(record);
     ns = table.transfer_ns[row * tables_.num_shapes + tables_.link_shape[link]];
   } else if (record.type == TaskType::collective) {
-    const int32_t shape = instance_of(table.collectives[record.aux], index).shape;
-    const size_t row = record.aux;
+    const ShapeId shape = instance_of(table.collectives[record.collective()], index).shape;
+    const size_t row = table.transfer_row(record);
     ns = table.transfer_ns[row * tables_.num_shapes + shape];
   }
   const program::Task& what = p_.classes[tables_.cls[index]].tasks[task];
@@ -194,7 +194,7 @@ void PartialReplay::evaluate(RankIndex index, TaskId task, std::span<const doubl
   const ClassTable& table = tables_.of(index);
   const TaskRecord& record = table.tasks[task];
   if (record.type == TaskType::collective) {
-    const CollectiveRecord& collective = table.collectives[record.aux];
+    const CollectiveRecord& collective = table.collectives[record.collective()];
     const std::vector<RankIndex>& members = instance_of(collective, index).members;
     const auto task_of = [&](RankIndex member) {
       return tables_.channel_tasks[collective.channel][tables_.cls[member]][collective.ordinal];
@@ -208,7 +208,7 @@ void PartialReplay::evaluate(RankIndex index, TaskId task, std::span<const doubl
       set_end(member, task_of(member), ns);
     }
   } else if (record.type == TaskType::recv) {
-    const P2pRecord& p2p = table.p2p[record.aux];
+    const P2pRecord& p2p = table.p2p[record.p2p()];
     const RankIndex peer = tables_.peer(p2p.link, index);
     const TaskId send = tables_.other_end(p2p, peer).task;
     set_end(index, task, std::max(ready(index, task), ends_[full_.base[peer] + send]));
@@ -228,7 +228,7 @@ void PartialReplay::set_end(RankIndex index, TaskId task, int64_t ns) {
     mark(index, table.succ[k]);
   }
   if (record.type == TaskType::send) {
-    const P2pRecord& p2p = table.p2p[record.aux];
+    const P2pRecord& p2p = table.p2p[record.p2p()];
     const RankIndex peer = tables_.peer(p2p.link, index);
     if (const MessageEnd end = tables_.other_end(p2p, peer); end.task != kNone) {
       mark(peer, end.task);

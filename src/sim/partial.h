@@ -31,10 +31,10 @@ class ScaledDurations : public Durations {
     return durations_.more_launches_ns(cls, task);
   }
   bool host_reads(ClassId cls, TaskId task) override { return durations_.host_reads(cls, task); }
-  int32_t shape_of(std::span<const int32_t> ranks) override { return durations_.shape_of(ranks); }
-  int64_t transfer_ns(ClassId cls, TaskId task, int32_t shape) override;
+  ShapeId shape_of(std::span<const int32_t> ranks) override { return durations_.shape_of(ranks); }
+  int64_t transfer_ns(ClassId cls, TaskId task, ShapeId shape) override;
   const cost::Network* network() const override { return durations_.network(); }
-  const Demand& demand(ClassId cls, TaskId task, int32_t shape) override;
+  const Demand& demand(ClassId cls, TaskId task, ShapeId shape) override;
 
  private:
   double times(ClassId cls, TaskId task) const;

@@ -49,10 +49,13 @@ bool TablesBuilder::find_rank_groups(int32_t world, bool links) {
 }
 
 int32_t TablesBuilder::refine_rank_groups(bool links) {
-  // A communicator or a pair of peers is coloured by the groups of all its ranks, then by the links
-  // that it shares.
-  Numbering<std::tuple<GroupId, int32_t, std::vector<RankGroup>>> of_communicators;
-  Numbering<std::tuple<PeerLinkId, int32_t, RankGroup, RankGroup>> of_pairs;
+  // `met` and `sent` are the colours of communicators and of pairs of peers: their group or link,
+  // their shape, and the rank groups of their ranks. Two flows of one colour are in one orbit. With
+  // links, a colour is refined by the flow's view: how many transfers of each orbit its links
+  // carry. A rank's new group is its old one with the colours of its communicators, sends and
+  // receives.
+  Numbering<std::tuple<GroupId, ShapeId, std::vector<RankGroup>>> of_communicators;
+  Numbering<std::tuple<PeerLinkId, ShapeId, RankGroup, RankGroup>> of_pairs;
   std::vector<int32_t> met, sent;
   for (const Communicator& communicator : communicators_) {
     met.push_back(of_communicators.of(

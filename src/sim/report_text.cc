@@ -193,8 +193,8 @@ std::string to_text(const Program& program, const SimReport& report) {
                  "compute", "exposed comm", "bubble", "idle");
   for (const RankReport* row : rows(report, 16)) {
     std::string who = fmt::format("{} ({})", row->rank, program.classes[row->cls].name);
-    if (row->stands > 1) {
-      who += fmt::format(" x{}", row->stands);
+    if (row->multiplicity > 1) {
+      who += fmt::format(" x{}", row->multiplicity);
     }
     const auto cell = [&](int64_t ns) {
       return fmt::format("{} {:>7}", ms(ns), percent(ns, report.step_ns));
@@ -266,7 +266,7 @@ std::string to_json(const Program& program, const SimReport& report) {
 
   json.key("breakdown").array();
   for (const RankReport& row : report.time) {
-    json.object().member("rank", row.rank).member("stands_for", row.stands);
+    json.object().member("rank", row.rank).member("stands_for", row.multiplicity);
     put_stages(json, program.classes[row.cls]);
     json.member("compute_s", s(row.time.compute_ns));
     json.member("exposed_communication_s", s(row.time.exposed_ns))

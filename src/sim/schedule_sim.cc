@@ -65,8 +65,8 @@ class CellDurations : public Durations {
   std::vector<std::vector<int64_t>> ticks_of;
 
   int64_t work_ns(ClassId cls, TaskId task) override { return ticks_of[cls][task]; }
-  int32_t shape_of(std::span<const int32_t>) override { return 0; }
-  int64_t transfer_ns(ClassId cls, TaskId task, int32_t) override { return ticks_of[cls][task]; }
+  ShapeId shape_of(std::span<const int32_t>) override { return 0; }
+  int64_t transfer_ns(ClassId cls, TaskId task, ShapeId) override { return ticks_of[cls][task]; }
 };
 
 /// Builder of a schedule's program: a compute task per cell on every rank, between the messages to

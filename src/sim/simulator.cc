@@ -77,18 +77,18 @@ class ModelDurations : public Durations {
     return known.back().second;
   }
 
-  int32_t shape_of(std::span<const int32_t> ranks) override {
+  ShapeId shape_of(std::span<const int32_t> ranks) override {
     const GroupShape shape = costs_.cluster().shape(ranks);
     return shapes_.emplace(shape, shapes_.size()).first->second;
   }
 
-  int64_t transfer_ns(ClassId cls, TaskId task, int32_t shape) override {
+  int64_t transfer_ns(ClassId cls, TaskId task, ShapeId shape) override {
     return transfer(cls, task, shape).ns;
   }
 
   const cost::Network* network() const override { return &network_; }
 
-  const Demand& demand(ClassId cls, TaskId task, int32_t shape) override {
+  const Demand& demand(ClassId cls, TaskId task, ShapeId shape) override {
     const Task& asked = p_.classes[cls].tasks[task];
     const bool inter = program::is_between_nodes(asked.lane);
     const int64_t ns = transfer(cls, task, shape).ns;
@@ -106,7 +106,7 @@ class ModelDurations : public Durations {
     return demand;
   }
 
-  TaskCost transfer(ClassId cls, TaskId task, int32_t shape) {
+  TaskCost transfer(ClassId cls, TaskId task, ShapeId shape) {
     const Task& asked = p_.classes[cls].tasks[task];
     if (asked.group != program::kNone && p_.groups[asked.group].with != program::kNone) {
       return between_roles(cls, task, shape);
@@ -120,7 +120,7 @@ class ModelDurations : public Durations {
     return it->second;
   }
 
-  const std::map<GroupShape, int32_t>& shapes() const { return shapes_; }
+  const std::map<GroupShape, ShapeId>& shapes() const { return shapes_; }
 
  private:
   /// Returns whether a message connects ranks of different pipeline stages. Other messages are
@@ -131,7 +131,7 @@ class ModelDurations : public Durations {
                        [&](ClassId peer) { return stages_[peer.value()] != stages_[cls.value()]; });
   }
 
-  TaskCost between_roles(ClassId cls, TaskId task, int32_t shape) {
+  TaskCost between_roles(ClassId cls, TaskId task, ShapeId shape) {
     const bool inter = program::is_between_nodes(p_.classes[cls].tasks[task].lane);
     return costs_.transfer(kind_of(cls, task), 0, inter, known_shape(shape));
   }
@@ -167,7 +167,7 @@ class ModelDurations : public Durations {
     return most == 0 ? otherwise : std::llround(most / program::kExpectedRows);
   }
 
-  const GroupShape& known_shape(int32_t shape) const {
+  const GroupShape& known_shape(ShapeId shape) const {
     for (const auto& [known, id] : shapes_) {
       if (id == shape) return known;
     }
@@ -187,9 +187,9 @@ class ModelDurations : public Durations {
   std::vector<std::vector<std::pair<WorkKey, TaskCost>>> work_;  ///< per kind of task
   std::vector<int64_t> more_launches_;                           // per kind; -1: not yet computed
   std::vector<std::vector<int32_t>> stages_;                     // per class
-  std::map<GroupShape, int32_t> shapes_;
-  std::map<std::tuple<program::KindId, uint32_t, bool, int32_t>, TaskCost> transfers_;
-  std::map<std::tuple<program::KindId, int64_t, bool, int32_t>, Demand> demands_;  // by duration
+  std::map<GroupShape, ShapeId> shapes_;
+  std::map<std::tuple<program::KindId, uint32_t, bool, ShapeId>, TaskCost> transfers_;
+  std::map<std::tuple<program::KindId, int64_t, bool, ShapeId>, Demand> demands_;  // by duration
 };
 
 /// Returns the element type in which most FLOPs of matrix products are done.
@@ -231,7 +231,7 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
     ranks[cls] += replay.multiplicity[i];
   }
   for (size_t c = 0; c < program.classes.size(); ++c) {
-    std::map<program::GroupId, int32_t> group_shape;
+    std::map<program::GroupId, ShapeId> group_shape;
     const auto& tasks = program.classes[c].tasks;
     for (size_t k = 0; k < tasks.size(); ++k) {
       const Task& task = tasks[k];
@@ -419,7 +419,7 @@ RepeatedExchange repeated_exchange_of(const Program& program, ClassId id,
   const program::RankClass& cls = program.classes[id];
   const int32_t rank = program.ranks_of(id)[0];
   std::vector<int32_t> maker(cls.buffers.size(), program::kNone);  // by buffer: recomputing task
-  std::map<program::GroupId, int32_t> group_shape;
+  std::map<program::GroupId, ShapeId> group_shape;
   RepeatedExchange repeated;
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
@@ -552,10 +552,10 @@ void describe_memory(const Program& program, const CostModel& costs, SimReport& 
 void describe_devices(const cost::Cluster& cluster, int32_t world, SimReport& report) {
   const std::vector<int64_t> ranks = cluster.ranks_of_device_types(world);
   bool has_all_prices = true;
-  for (size_t kind = 0; kind < ranks.size(); ++kind) {
-    if (ranks[kind] == 0) continue;
-    const cost::Cluster alike = cluster.homogeneous(kind);
-    const double share = 1.0 * ranks[kind] / world;
+  for (size_t type = 0; type < ranks.size(); ++type) {
+    if (ranks[type] == 0) continue;
+    const cost::Cluster alike = cluster.homogeneous(type);
+    const double share = 1.0 * ranks[type] / world;
     report.peak_flops += alike.peak_flops(report.dtype) * share;
     report.price += alike.device.price.value * share;
     has_all_prices = has_all_prices && alike.device.price.value > 0;

@@ -71,14 +71,14 @@ struct Interval {
 
 struct RankReport {
   int32_t rank = 0;
-  int32_t stands = 1;  ///< ranks with the same timeline
+  int32_t multiplicity = 1;  ///< number of ranks with this timeline
   ClassId cls = 0;
   RankTime time;
 };
 
 struct SimReport {
   std::string cluster;
-  std::string device;  ///< for several kinds, all names
+  std::string device;  ///< of several types, all names
   bool calibrated = false;
   graph::DType dtype = graph::DType::f32;  ///< of the matrix products
   int32_t ranks = 0;

@@ -18,10 +18,15 @@ enum class TaskType : uint8_t { work, shared_work, collective, send, recv };
 struct TaskRecord {
   int64_t ns = 0;  ///< work
   int32_t succ_begin = 0, succ_end = 0;
-  int32_t aux = 0;  ///< collective: into collectives; send, recv: into p2p
+  int32_t communication = 0;  ///< see collective() and p2p()
   TaskType type = TaskType::work;
   program::Lane lane = program::Lane::compute;
   bool host_waits = false;  ///< the host launches nothing more before it has ended
+
+  /// Requires: the type is collective.
+  CollectiveId collective() const { return communication; }
+  /// Requires: the type is send or recv.
+  P2pId p2p() const { return communication; }
 };
 
 struct CollectiveRecord {
@@ -32,12 +37,12 @@ struct CollectiveRecord {
 /// Other end of a message, in the class of a peer.
 struct MessageEnd {
   TaskId task = program::kNone;  ///< kNone if there is none
-  int32_t slot = 0;              ///< of a receive: its number among the receives of its class
+  ReceiveId slot;                ///< of a receive
 };
 
 struct P2pRecord {
   PeerLinkId link;
-  int32_t slot = 0;          ///< of a receive: its own number
+  ReceiveId slot;            ///< of a receive
   MessageChannelId channel;  ///< (link of the sender, tag): the k-th send matches the k-th receive
   int32_t ordinal = 0;       ///< k
   bool send = false;
@@ -64,12 +69,18 @@ struct ClassTable {
   std::vector<TaskId> host_before;
   std::vector<int64_t> launched_ns;
   int32_t num_recvs = 0;
+
+  /// Returns the row of a communication in `transfer_ns` and `demand`.
+  size_t transfer_row(const TaskRecord& record) const {
+    return record.type == TaskType::collective ? size_t{record.collective()}
+                                               : collectives.size() + record.p2p();
+  }
 };
 
 /// Replayed ranks that execute a collective together.
 struct Instance {
   std::vector<RankIndex> members;  ///< ascending
-  int32_t shape = 0;
+  ShapeId shape;
   std::vector<LinkUse> uses;  ///< links that its transfers may have to share
 };
 
@@ -100,7 +111,7 @@ struct Tables {
   std::vector<InstanceId> instance_of;           ///< [group][rank index], kNone if not used
   std::vector<Channel> messages;                 ///< per message channel
   std::vector<RankIndex> link_peer;              ///< [link][rank index]
-  std::vector<int32_t> link_shape;               ///< [link][rank index]
+  std::vector<ShapeId> link_shape;               ///< [link][rank index]
   /// [link][rank index], where links are shared: link uses of the messages that this rank sends.
   std::vector<std::vector<LinkUse>> link_uses;
 

@@ -165,7 +165,7 @@ void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
            program::task_name(p_, cls, i));
     }
     record.type = send ? TaskType::send : TaskType::recv;
-    record.aux = std::ssize(table.p2p);
+    record.communication = std::ssize(table.p2p);
     P2pRecord p2p;
     p2p.send = send;
     p2p.link = links_.emplace(link, links_.size()).first->second;
@@ -190,7 +190,7 @@ void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
            std::ssize(p_.groups) - 1);
     }
     record.type = TaskType::collective;
-    record.aux = std::ssize(table.collectives);
+    record.communication = std::ssize(table.collectives);
     const std::pair key{task.group, task.lane};
     const auto [it, fresh] = channels_.emplace(key, channels_.size());
     if (fresh) {
@@ -250,9 +250,9 @@ std::vector<int32_t> TablesBuilder::members(GroupId group, int32_t rank) const {
   return ranks;
 }
 
-int32_t TablesBuilder::shape_of(std::span<const int32_t> ranks) {
-  const int32_t shape = durations_.shape_of(ranks);
-  t_.num_shapes = std::max(t_.num_shapes, shape + 1);
+ShapeId TablesBuilder::shape_of(std::span<const int32_t> ranks) {
+  const ShapeId shape = durations_.shape_of(ranks);
+  t_.num_shapes = std::max(t_.num_shapes, shape.value() + 1);
   return shape;
 }
 

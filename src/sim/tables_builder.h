@@ -46,21 +46,21 @@ class TablesBuilder {
   void expect_same(const std::vector<std::vector<TaskId>>& per_class, ClassId first,
                    ClassId other) const;
   std::vector<int32_t> members(GroupId group, int32_t rank) const;
-  int32_t shape_of(std::span<const int32_t> ranks);
+  ShapeId shape_of(std::span<const int32_t> ranks);
   /// Returns the groups that each class uses, without repetition.
   std::vector<std::vector<GroupId>> groups_by_class() const;
   /// Ranks that execute the collectives of a group together.
   struct Communicator {
     GroupId group;
     std::vector<int32_t> ranks;  ///< ascending
-    int32_t shape = 0;
+    ShapeId shape;
     Contention::FlowId flow = program::kNone;
   };
   /// Messages of a rank over one link, to rank `to`.
   struct PeerPair {
     PeerLinkId link;
     int32_t from = 0, to = 0;
-    int32_t shape = 0;
+    ShapeId shape;
     Contention::FlowId flow = program::kNone;
   };
   /// A group of equivalent ranks.

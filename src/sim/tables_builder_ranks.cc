@@ -65,7 +65,7 @@ void TablesBuilder::add_flows() {
   const cost::Network* network = durations_.network();
   if (!network || !options_.share_links) return;
   using PeakShares = std::vector<Contention::PeakShares>;
-  std::map<std::tuple<GroupId, std::vector<ClassId>, int32_t>, PeakShares>
+  std::map<std::tuple<GroupId, std::vector<ClassId>, ShapeId>, PeakShares>
       by_communicator;  // and shape
   for (Communicator& communicator : communicators_) {
     std::vector<ClassId> classes = classes_of(communicator.ranks);
@@ -76,7 +76,7 @@ void TablesBuilder::add_flows() {
     }
     communicator.flow = contention_.add({network->passed_by_group(communicator.ranks), it->second});
   }
-  std::map<std::tuple<ClassId, PeerLinkId, int32_t>, PeakShares> by_pair;  // class, link, shape
+  std::map<std::tuple<ClassId, PeerLinkId, ShapeId>, PeakShares> by_pair;  // class, link, shape
   for (PeerPair& pair : pairs_) {
     const auto [it, fresh] = by_pair.try_emplace({class_of_[pair.from], pair.link, pair.shape});
     if (fresh) {
@@ -125,7 +125,7 @@ std::vector<Contention::PeakShares> TablesBuilder::peak_shares(const PeerPair& p
   const ClassTable& table = t_.classes[cls];
   for (size_t task = 0; task < table.tasks.size(); ++task) {
     const TaskRecord& record = table.tasks[task];
-    if (record.type != TaskType::send || table.p2p[record.aux].link != pair.link) continue;
+    if (record.type != TaskType::send || table.p2p[record.p2p()].link != pair.link) continue;
     raise(&most, queue_of(p_.classes[cls].tasks[task]), durations_.demand(cls, task, pair.shape),
           *durations_.network());
   }

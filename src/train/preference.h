@@ -17,8 +17,8 @@
 
 namespace hocket::train {
 
-/// Places of the answers of a step: A of a micro-batch are those of its first row, then those of
-/// the next. A row of dpo has pairs, each chosen and rejected.
+/// Places of a step's answers, equally many per row: first those of a micro-batch's first row, then
+/// those of the next. A row of dpo has pairs, each of a chosen and a rejected answer.
 class AnswerPlaces {
  public:
   AnswerPlaces(const engine::Run& run, int64_t rows, int64_t micro_batches);

@@ -238,9 +238,9 @@ void Trainer::set_up() {
   data_->check(start_.weights ? start_.weights->file().path() : "");
   // Data shorter than one sequence are reported before anything is timed.
   open_rows();
-  if (options_.program_text) {
+  if (options_.parsed_program) {
     programs_.replace(engine::training(run_),
-                      engine::compile_program_text(run_, *options_.program_text));
+                      engine::compile_program_text(run_, *options_.parsed_program));
   }
   if (run_.config.prefers()) {
     preferences_ = std::make_unique<Preferences>(run_, programs_);

@@ -10,8 +10,8 @@
 namespace hocket::train {
 
 struct TrainOptions {
-  /// A program in place of lowering (`hocket train prog.txt`).
-  std::optional<program::Program> program_text;
+  /// A program in place of a lowered one (`hocket train prog.txt`).
+  std::optional<program::Program> parsed_program;
   std::string command;  ///< as typed, for the report
 };
 

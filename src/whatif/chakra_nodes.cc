@@ -95,9 +95,9 @@ void apply(const Attribute& attribute, ChakraNode* node) {
 // ---- protobuf ----
 
 /// Fields of a message, one at a time.
-class Wire {
+class ProtobufReader {
  public:
-  explicit Wire(std::string_view bytes) : rest_(bytes) {}
+  explicit ProtobufReader(std::string_view bytes) : rest_(bytes) {}
 
   /// Reads the next field. Returns false at the end, and where the bytes are no message (then not
   /// is_whole()).
@@ -163,19 +163,19 @@ class Wire {
 /// Parses an AttributeProto. The i-th kind of single value has the field number 3 + 2 i, and its
 /// list the next one.
 bool parse_attribute(std::string_view bytes, Attribute* out) {
-  Wire wire(bytes);
-  while (wire.next()) {
+  ProtobufReader reader(bytes);
+  while (reader.next()) {
     const auto number = [&](double value) {
       out->number = std::isfinite(value) ? value : 0;
       out->is_number = std::isfinite(value);
     };
-    const auto low = static_cast<uint32_t>(wire.value);
-    switch (wire.number) {
+    const auto low = static_cast<uint32_t>(reader.value);
+    switch (reader.number) {
       case 1:
-        out->name = wire.bytes;
+        out->name = reader.bytes;
         break;
       case 3:  // double
-        number(std::bit_cast<double>(wire.value));
+        number(std::bit_cast<double>(reader.value));
         break;
       case 5:  // float
         number(std::bit_cast<float>(low));
@@ -183,24 +183,24 @@ bool parse_attribute(std::string_view bytes, Attribute* out) {
       case 7:   // int32
       case 9:   // int64
       case 25:  // sfixed64
-        number(wire.integer());
+        number(reader.integer());
         break;
       case 11:  // uint32
       case 13:  // uint64
       case 19:  // fixed32
       case 21:  // fixed64
       case 27:  // bool
-        number(wire.value);
+        number(reader.value);
         break;
       case 15:  // sint32, in zigzag order: 0, -1, 1, -2 ..
       case 17:  // sint64, likewise
-        number(static_cast<int64_t>(wire.value >> 1 ^ -(wire.value & 1)));
+        number(static_cast<int64_t>(reader.value >> 1 ^ -(reader.value & 1)));
         break;
       case 23:  // sfixed32
         number(static_cast<int32_t>(low));
         break;
       case 28: {  // BoolList: packed, or one by one
-        Wire list(wire.bytes);
+        ProtobufReader list(reader.bytes);
         while (list.next()) {
           const bool one = list.type == 0 && list.value == 0;
           out->some_false = out->some_false || one || list.bytes.find('\0') != list.bytes.npos;
@@ -209,22 +209,22 @@ bool parse_attribute(std::string_view bytes, Attribute* out) {
       }
       case 29:  // string
       case 31:  // bytes
-        out->text = wire.bytes;
+        out->text = reader.bytes;
         break;
       default:
         break;
     }
   }
-  return wire.is_whole();
+  return reader.is_whole();
 }
 
 /// Parses packed ids, or one of them.
-bool parse_ids(const Wire& field, std::vector<int64_t>* out) {
+bool parse_ids(const ProtobufReader& field, std::vector<int64_t>* out) {
   if (field.type == 0) {
     out->push_back(field.integer());
     return true;
   }
-  Wire list(field.bytes);
+  ProtobufReader list(field.bytes);
   while (!list.is_empty()) {
     uint64_t id = 0;
     if (field.type != 2 || !list.varint(&id)) return false;
@@ -236,41 +236,41 @@ bool parse_ids(const Wire& field, std::vector<int64_t>* out) {
 /// Parses a protobuf Node. Returns false if `bytes` is none. Protobuf leaves zeros out: the id of a
 /// first node, or a duration.
 bool parse_node(std::string_view bytes, ChakraNode* node) {
-  Wire wire(bytes);
+  ProtobufReader reader(bytes);
   node->id = 0;
   bool good = true;
   std::vector<std::string_view> attributes;
-  while (good && wire.next()) {
-    switch (wire.number) {
+  while (good && reader.next()) {
+    switch (reader.number) {
       case 1:
-        good = wire.type == 0;
-        node->id = wire.integer();
+        good = reader.type == 0;
+        node->id = reader.integer();
         break;
       case 2:
-        good = wire.type == 2 && is_utf8(wire.bytes);
-        node->name = wire.bytes;
+        good = reader.type == 2 && is_utf8(reader.bytes);
+        node->name = reader.bytes;
         break;
       case 3:
-        good = wire.type == 0;
-        set_type(wire.integer(), node);
+        good = reader.type == 0;
+        set_type(reader.integer(), node);
         break;
       case 4:
-        good = parse_ids(wire, &node->controls);
+        good = parse_ids(reader, &node->controls);
         break;
       case 5:
-        good = parse_ids(wire, &node->waits);
+        good = parse_ids(reader, &node->waits);
         break;
       case 6:
-        good = wire.type == 0;
-        set_start(wire.value, node);
+        good = reader.type == 0;
+        set_start(reader.value, node);
         break;
       case 7:
-        good = wire.type == 0;
-        set_duration(wire.value, node);
+        good = reader.type == 0;
+        set_duration(reader.value, node);
         break;
       case 10:
-        good = wire.type == 2;
-        attributes.push_back(wire.bytes);
+        good = reader.type == 2;
+        attributes.push_back(reader.bytes);
         break;
       default:
         break;
@@ -281,17 +281,17 @@ bool parse_node(std::string_view bytes, ChakraNode* node) {
     good = good && parse_attribute(text, &attribute);
     apply(attribute, node);
   }
-  return good && wire.is_whole() && !(node->name.empty() && node->type == ChakraType::invalid);
+  return good && reader.is_whole() && !(node->name.empty() && node->type == ChakraType::invalid);
 }
 
 /// Returns whether `bytes` is GlobalMetadata: a version and attributes, in older files attributes
 /// alone.
 bool is_metadata(std::string_view bytes) {
-  Wire wire(bytes);
-  while (wire.next()) {
-    if (wire.type != 2 || wire.number > 2) return false;
+  ProtobufReader reader(bytes);
+  while (reader.next()) {
+    if (reader.type != 2 || reader.number > 2) return false;
   }
-  return wire.is_whole();
+  return reader.is_whole();
 }
 
 /// Reads a message with its length before it. Returns nothing at the end. Sets `*cut` if the file
@@ -486,7 +486,7 @@ class NodeReader {
 bool is_chakra_binary(std::string_view beginning) {
   // Metadata, and a node behind it.
   for (int message = 0; message < 2; ++message) {
-    Wire length(beginning);
+    ProtobufReader length(beginning);
     uint64_t size = 0;
     if (!length.varint(&size)) return false;
     size_t head = 1;

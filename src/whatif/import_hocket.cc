@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: read_hocket (importers.h). Hocket's own traces: a rank is a worker, its lanes are
-// in-order queues. Dependencies across lanes come from the trace, or are inferred from tasks that
+// Implements: read_hocket (importers.h). Hocket's own traces: a rank is a worker, each of its lanes
+// a stream. Dependencies across streams come from the trace, or are inferred from tasks that
 // had always ended.
 #include <fmt/format.h>
 
@@ -22,7 +22,7 @@
 namespace hocket::whatif {
 namespace {
 
-/// Number and lane of the op that stands for how late a rank begins; no task and no lane has them.
+/// Sequence number and stream of the op that represents how late a rank begins. No task has them.
 constexpr int32_t kHostStart = INT32_MAX, kHostStream = kNone;
 
 /// Arguments of an event, in the order of kArguments.
@@ -36,7 +36,7 @@ struct TaskFacts {
   int32_t stage = kNone, group = kNone;
   int64_t flow = 0;
   int64_t bytes = 0;
-  int32_t kind = 0;  ///< index into kinds_
+  int32_t op = 0;  ///< index into op_names_
   bool sends = false;
 };
 
@@ -48,7 +48,7 @@ struct Said {
   std::string phase;
 };
 
-/// Worker and stream.
+/// A stream of a worker.
 using WorkerStream = std::pair<PatternWorkerId, int32_t>;
 
 class HocketReader {
@@ -68,7 +68,7 @@ class HocketReader {
     assemble(std::move(kept), path_, &run_);
     note_cut_step(cut_, last_step_, &run_);
     blocks();
-    lanes();
+    streams();
     messages();
     if (collectives()) {
       host_starts_again();
@@ -155,7 +155,7 @@ class HocketReader {
       return;
     }
     TaskFacts& task = said_.task;
-    task.kind = interned(event.category.empty() ? event.name : event.category, &kinds_);
+    task.op = interned(event.category.empty() ? event.name : event.category, &op_names_);
     task.phase = said_.phase.empty() ? kNone : interned(said_.phase, &phases_);
     Observed op;
     op.worker = event.pid;
@@ -294,7 +294,7 @@ class HocketReader {
       at->second = std::min(at->second, op.start);
     }
     TaskFacts facts;
-    facts.kind = interned("host start", &kinds_);
+    facts.op = interned("host start", &op_names_);
     for (const auto& [step, workers] : first) {
       double begin = workers.begin()->second;
       for (const auto& [worker, start] : workers) {
@@ -354,7 +354,7 @@ class HocketReader {
       Op& row = run_.ops[op];
       const TaskFacts& task = task_of(op);
       const std::string phase = phase_of(op);
-      const std::string& name = name_in(kinds_, task.kind);
+      const std::string& name = name_in(op_names_, task.op);
       const auto [at_name, new_name] = names.try_emplace(name, names.size());
       if (new_name) {
         run_.names.push_back(name);
@@ -386,12 +386,12 @@ class HocketReader {
     }
   }
 
-  /// Adds the order of each lane's ops as dependencies.
-  void lanes() {
+  /// Adds the order of each stream's ops as dependencies.
+  void streams() {
     for (OpId op = 0; op < run_.ops.size(); ++op) {
-      lanes_[{run_.ops[op].worker, run_.ops[op].stream}].push_back(op);
+      streams_[{run_.ops[op].worker, run_.ops[op].stream}].push_back(op);
     }
-    for (auto& [lane, ops] : lanes_) {
+    for (auto& [stream, ops] : streams_) {
       std::stable_sort(ops.begin(), ops.end(), [&](OpId a, OpId b) {
         return std::pair(start(a, 0), run_.ops[a].sequence) <
                std::pair(start(b, 0), run_.ops[b].sequence);
@@ -400,9 +400,9 @@ class HocketReader {
         add_wait(&run_, ops[i], ops[i - 1]);
       }
     }
-    for (const auto& [lane, ops] : lanes_) {
-      const auto host = lanes_.find({lane.first, kHostStream});
-      if (host != lanes_.end()) {
+    for (const auto& [stream, ops] : streams_) {
+      const auto host = streams_.find({stream.first, kHostStream});
+      if (host != streams_.end()) {
         add_wait(&run_, ops[0], host->second[0]);
       }
     }
@@ -444,7 +444,7 @@ class HocketReader {
     }
   }
 
-  /// Matches collectives by group, kind, phase and micro-batch, and by stage where all ranks of the
+  /// Matches collectives by group, op, phase and micro-batch, and by stage where all ranks of the
   /// group are of one pipeline rank. Returns whether clocks were set.
   bool collectives() {
     std::map<int64_t, size_t> class_of;  // by rank; ranks of a class run the same tasks
@@ -460,26 +460,26 @@ class HocketReader {
       members[task_of(op).group].insert(run_.ops[op].worker);
     }
     using Key = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
-    std::map<Key, Collectives> kinds;
-    for (const auto& [lane, ops] : lanes_) {
+    std::map<Key, Collectives> by_key;
+    for (const auto& [stream, ops] : streams_) {
       for (const OpId op : ops) {
         const TaskFacts& task = task_of(op);
         if (task.group == kNone) continue;
         const int32_t stage = pipeline_ranks.at(task.group).size() == 1 ? task.stage : kNone;
-        const Key key{task.group, task.kind, task.phase, run_.ops[op].micro_batch, stage};
-        kinds[key].of_worker[lane.first].push_back(op);
+        const Key key{task.group, task.op, task.phase, run_.ops[op].micro_batch, stage};
+        by_key[key].of_worker[stream.first].push_back(op);
       }
     }
     std::vector<Collectives> list;
-    for (auto& [key, kind] : kinds) {
-      kind.num_members = members.at(std::get<0>(key)).size();
+    for (auto& [key, alike] : by_key) {
+      alike.num_members = members.at(std::get<0>(key)).size();
       std::set<size_t> classes;
-      for (const auto& [worker, ops] : kind.of_worker) {
+      for (const auto& [worker, ops] : alike.of_worker) {
         const auto own = class_of.find(run_.workers[worker].rank);
         classes.insert(own == class_of.end() ? waits_.size() : own->second);
       }
-      kind.numbered = classes.size() == 1 && *classes.begin() < waits_.size();
-      list.push_back(std::move(kind));
+      alike.numbered = classes.size() == 1 && *classes.begin() < waits_.size();
+      list.push_back(std::move(alike));
     }
     return match_collectives(list, /*timed=*/true, &run_);
   }
@@ -540,7 +540,7 @@ class HocketReader {
     }
   }
 
-  /// Adds dependencies across lanes as the trace gives them. Infers them from times for ranks
+  /// Adds dependencies across streams as the trace gives them. Infers them from times for ranks
   /// without, and for tasks with a dependency that is not in the trace.
   void waits() {
     std::map<int64_t, PatternWorkerId> worker_of;  // by rank
@@ -586,21 +586,21 @@ class HocketReader {
                           ? "inferred from times"
                           : fmt::format("the program's; of {} of {} ranks inferred from times",
                                         all - said.size(), all);
-    for (const auto& [lane, ops] : lanes_) {
-      const bool all_of_it = !said.count(lane.first);
+    for (const auto& [stream, ops] : streams_) {
+      const bool all_of_it = !said.count(stream.first);
       if (all_of_it ||
           std::any_of(ops.begin(), ops.end(), [&](OpId op) { return lacking.count(op) > 0; })) {
-        infer_waits(lane, ops, [&](OpId op) { return all_of_it || lacking.count(op) > 0; });
+        infer_waits(stream, ops, [&](OpId op) { return all_of_it || lacking.count(op) > 0; });
       }
     }
   }
 
-  /// Makes a task depend on the last task of every other lane that had ended when it started, in
+  /// Makes a task depend on the last task of every other stream that had ended when it started, in
   /// all steps. That task must belong to the same pass, or to none.
   template <typename Infers>
-  void infer_waits(const WorkerStream& lane, const std::vector<OpId>& ops, Infers&& infers) {
-    for (const auto& [other, before] : lanes_) {
-      if (other.first != lane.first || other == lane) continue;
+  void infer_waits(const WorkerStream& stream, const std::vector<OpId>& ops, Infers&& infers) {
+    for (const auto& [other, before] : streams_) {
+      if (other.first != stream.first || other == stream) continue;
       size_t ended = before.size();
       std::vector<size_t> always(ops.size(), before.size());
       for (SampleId sample = 0; sample < run_.samples(); ++sample) {
@@ -643,8 +643,8 @@ class HocketReader {
   std::vector<trace::TraceWaits> waits_;
   std::map<int64_t, int32_t> rank_of_;                              ///< by pid
   std::map<std::pair<PatternWorkerId, int32_t>, TaskFacts> tasks_;  ///< by number
-  std::map<std::string, int32_t> kinds_, phases_;
-  std::map<WorkerStream, std::vector<OpId>> lanes_;
+  std::map<std::string, int32_t> op_names_, phases_;
+  std::map<WorkerStream, std::vector<OpId>> streams_;
 };
 
 }  // namespace

@@ -36,14 +36,14 @@ void number_ranks(std::vector<Profile>* profiles) {
                    [](const Profile& a, const Profile& b) { return a.rank < b.rank; });
 }
 
-using Places = std::vector<size_t>;  ///< of profiles, ascending
+using ProfileIndices = std::vector<size_t>;  ///< ascending
 
 /// Chooses ranks and steps. Steps are compared between ranks, so all used ranks have all used
 /// steps. Prefers more ranks; takes fewer only for more than twice the common steps. Leaves out the
 /// other ranks, and steps that a used rank lacks.
-class Choice {
+class RankSelection {
  public:
-  Choice(std::vector<Profile>* profiles, Dropped* dropped)
+  RankSelection(std::vector<Profile>* profiles, Dropped* dropped)
       : profiles_(*profiles), dropped_(*dropped) {}
 
   std::set<int64_t> choose() {
@@ -53,7 +53,7 @@ class Choice {
         ranks_of_step_[step].push_back(i);
       }
     }
-    for (const Places& ranks : alternatives()) {
+    for (const ProfileIndices& ranks : alternatives()) {
       const std::set<int64_t> common = steps_of(ranks);
       if (common.size() > 2 * steps_.size()) {
         steps_ = common;
@@ -67,20 +67,21 @@ class Choice {
 
  private:
   /// Returns the ranks that have a step, for every step; the most first.
-  std::vector<Places> alternatives() const {
-    std::vector<Places> sets;
+  std::vector<ProfileIndices> alternatives() const {
+    std::vector<ProfileIndices> sets;
     for (const auto& [step, ranks] : ranks_of_step_) {
       if (std::find(sets.begin(), sets.end(), ranks) == sets.end()) {
         sets.push_back(ranks);
       }
     }
-    std::stable_sort(sets.begin(), sets.end(),
-                     [](const Places& a, const Places& b) { return a.size() > b.size(); });
+    std::stable_sort(
+        sets.begin(), sets.end(),
+        [](const ProfileIndices& a, const ProfileIndices& b) { return a.size() > b.size(); });
     return sets;
   }
 
   /// Returns the steps common to all of `ranks`.
-  std::set<int64_t> steps_of(const Places& ranks) const {
+  std::set<int64_t> steps_of(const ProfileIndices& ranks) const {
     std::set<int64_t> steps;
     for (const auto& [step, have] : ranks_of_step_) {
       if (std::includes(have.begin(), have.end(), ranks.begin(), ranks.end())) {
@@ -142,9 +143,9 @@ class Choice {
 
   std::vector<Profile>& profiles_;
   Dropped& dropped_;
-  std::map<int64_t, Places> ranks_of_step_;  ///< by step: the ranks that have it
-  std::set<int64_t> steps_;                  ///< chosen
-  Places ranks_;                             ///< chosen
+  std::map<int64_t, ProfileIndices> ranks_of_step_;  ///< by step: the ranks that have it
+  std::set<int64_t> steps_;                          ///< chosen
+  ProfileIndices ranks_;                             ///< chosen
 };
 
 /// Removes profiles that cannot be used. Throws Error if none can.
@@ -183,7 +184,7 @@ void report_missing(int64_t world, const std::vector<Profile>& profiles, Dropped
 
 std::set<int64_t> choose_ranks_and_steps(std::vector<Profile>* profiles, Dropped* dropped) {
   number_ranks(profiles);
-  const std::set<int64_t> steps = Choice(profiles, dropped).choose();
+  const std::set<int64_t> steps = RankSelection(profiles, dropped).choose();
   int64_t world = 0;
   for (const Profile& profile : *profiles) {
     world = std::max<int64_t>({world, profile.world_size, int64_t{profile.rank} + 1});

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -15,13 +16,15 @@
 namespace hocket::whatif {
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Share of passes or ops. Above it, long ones are a property of the workload, not pauses.
 constexpr double kMaxPauseShare = 0.1;
-constexpr double kFarLongerRatio =
-    1.5;  // factor over the usual time from which an op is far longer
-constexpr double kMinPauseShare =
-    0.05;  // share of a step from which a pause without a long pass beside it counts
-constexpr double kOneOpShare = 0.7;  // share of a block's excess that lies in one of its ops
+/// Ratio to the usual time from which an op is far longer.
+constexpr double kFarLongerRatio = 1.5;
+/// Share of a step from which a pause without a long pass beside it counts.
+constexpr double kMinPauseShare = 0.05;
+/// Share of a block's excess that lies in one of its ops.
+constexpr double kOneOpShare = 0.7;
 
 class PauseSearch {
  public:
@@ -248,7 +251,7 @@ class PauseSearch {
   /// Adds those of the places that take far longer than the ones of other workers.
   void longer_than_others(const std::vector<BlockReplica>& places,
                           std::map<WorkerId, std::vector<Long>>* found) {
-    double least = 1e300, most = 0;
+    double least = kInfinity, most = 0;
     for (const BlockReplica& place : places) {
       for (StepIndex step = 0; step < run_.steps.size(); ++step) {
         const double seconds = repaired_s(place.first, run_.sample(step, place.second));
@@ -392,14 +395,14 @@ class PauseSearch {
   double end(OpId op, SampleId sample) const {
     return run_.start[run_.at(op, sample)] + run_.duration[run_.at(op, sample)];
   }
-  /// Returns when an op's last dependency in the step before ended. If that step is absent, returns
-  /// a time so late that no gap counts.
+  /// Returns the end of an op's last dependency in the step before; -infinity: it has none. Returns
+  /// infinity, so that no gap counts, if that step is absent.
   double left_by_last_step(OpId op, SampleId sample) const {
-    double ready = -1e300;
+    double ready = -kInfinity;
     if (!run_.steps_overlap()) return ready;
     const std::vector<OpId>& waits = run_.waits_for_last[op];
     const bool follows = run_.follows(run_.step_of(sample));
-    if (!waits.empty() && !follows) return 1e300;
+    if (!waits.empty() && !follows) return kInfinity;
     for (const OpId before : waits) {
       ready = std::max(ready, end(before, sample - run_.replicas));
     }

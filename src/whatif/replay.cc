@@ -218,10 +218,10 @@ std::vector<double> Replayer::replay(const Blend& durations) {
   }
   choose_replicas(durations);
   const size_t replicas = replicas_.size();
-  const size_t together = steps_at_once();
+  const size_t tile_steps = steps_at_once();
   std::vector<double> steps;
-  for (size_t first = 0; first < run_.steps.size(); first += together) {
-    const Tile tile{first, std::min(together, run_.steps.size() - first)};
+  for (size_t first = 0; first < run_.steps.size(); first += tile_steps) {
+    const Tile tile{first, std::min(tile_steps, run_.steps.size() - first)};
     replay(durations, tile);
     for (size_t sample = 0; sample < tile.count * replicas; sample += replicas) {
       const double* of_step = last_.data() + sample;
@@ -239,10 +239,10 @@ std::vector<double> Replayer::ends(std::span<const double> duration) {
   const Blend durations{{}, duration, {}, false};
   choose_replicas(durations);
   const size_t replicas = run_.replicas;
-  const size_t together = steps_at_once();
+  const size_t tile_steps = steps_at_once();
   std::vector<double> all(run_.duration.size());
-  for (size_t first = 0; first < run_.steps.size(); first += together) {
-    const Tile tile{first, std::min(together, run_.steps.size() - first)};
+  for (size_t first = 0; first < run_.steps.size(); first += tile_steps) {
+    const Tile tile{first, std::min(tile_steps, run_.steps.size() - first)};
     replay(durations, tile);
     for (OpId op = 0; op < run_.ops.size(); ++op) {
       const double* of_op = end_.data() + size_t{op} * stride_;

@@ -117,15 +117,15 @@ TEST(Pieces, OpsAcceptExactlyTheirSignatures) {
           }
           return int64_t{0};
         };
-        const TakeResult result =
-            s.pieces.take(key, letters, pieces, logical, out, s.types, offsets, kEverywhere);
+        const LocalOpResult result =
+            s.pieces.apply(key, letters, pieces, logical, out, s.types, offsets, kEverywhere);
         const auto signature = std::find_if(all.begin(), all.end(), [&](const auto& one) {
           return std::equal(placed.begin(), placed.end(), one.in.begin(), one.in.end());
         });
         const bool legal = signature != all.end();
         const std::vector<Placement> want =
             legal ? signature->out : std::vector<Placement>(out.size());
-        const bool takes = result.fault == TakeResult::Fault::none;
+        const bool takes = result.fault == LocalOpResult::Fault::none;
         // No layout splits positional letters, or letters with parts that are not summed.
         const bool unsplit = *op->layout.positional || !op->layout.contractions.empty();
         if (takes && !legal && unsplit) continue;
@@ -180,19 +180,19 @@ TEST(Pieces, PartOfASymbolIsRefusedByPosition) {
         return placement.is_split() ? int64_t{6} * at[kAxis] : int64_t{0};
       };
       return s.pieces
-          .take(key, letters, pieces, logical, op.infer(attrs, in), s.types, offsets, kEverywhere)
+          .apply(key, letters, pieces, logical, op.infer(attrs, in), s.types, offsets, kEverywhere)
           .fault;
     };
-    EXPECT_EQ(take(Placement::replicate()), TakeResult::Fault::none) << name;
+    EXPECT_EQ(take(Placement::replicate()), LocalOpResult::Fault::none) << name;
     EXPECT_EQ(take(Placement::split(0)),
-              positional ? TakeResult::Fault::begin : TakeResult::Fault::none)
+              positional ? LocalOpResult::Fault::begin : LocalOpResult::Fault::none)
         << name;
   }
 }
 
 class Movements : public ::testing::Test {
  protected:
-  MoveResult moved(const char* op, const graph::Attrs& attrs, PieceId piece, AxisMask over) {
+  CollectiveResult moved(const char* op, const graph::Attrs& attrs, PieceId piece, AxisMask over) {
     const comm::Op& record = comm::op(comm::find(op));
     const comm::Movement movement = comm::movement(record, attrs);
     return s_.pieces.move(piece, over, movement, {graph::DType::f64, {12, 12}});
@@ -217,15 +217,15 @@ TEST_F(Movements, GatherConcatenatesParts) {
   EXPECT_EQ(moved("all_gather", {{"dim", int64_t{0}}}, rows, kThree).piece, cut(cuts().split({1})));
   EXPECT_EQ(moved("all_gather", {{"dim", int64_t{0}}}, rows, kTwo | kThree).piece, cut(0));
   // The outer axis: its blocks are not adjacent.
-  const MoveResult outer = moved("all_gather", {{"dim", int64_t{0}}}, rows, kTwo);
+  const CollectiveResult outer = moved("all_gather", {{"dim", int64_t{0}}}, rows, kTwo);
   EXPECT_EQ(s_.pieces.text(outer.piece, {{{"a", 1}, {"b", 2}, {"c", 3}}}),
             "dim 0 [0:1)[3:4)|[1:2)[4:5)|[2:3)[5:6)/6 by c");
   EXPECT_EQ(moved("all_gather", {{"dim", int64_t{1}}}, rows, kTwo).fault,
-            MoveResult::Fault::not_split);
+            CollectiveResult::Fault::not_split);
   EXPECT_EQ(
       moved("all_gather", {{"dim", int64_t{0}}}, cut(cuts().split({1}), cuts().split({1, 2})), kTwo)
           .fault,
-      MoveResult::Fault::differs);
+      CollectiveResult::Fault::differs);
 }
 
 TEST_F(Movements, SumsNeedDisjointPartsThatFillTheirHull) {
@@ -233,9 +233,9 @@ TEST_F(Movements, SumsNeedDisjointPartsThatFillTheirHull) {
   EXPECT_EQ(moved("all_reduce", {}, both, kTwo | kThree).piece, cut(0));
   EXPECT_EQ(moved("all_reduce", {}, both, kThree).piece, partial('t', cuts().split({1})));
   EXPECT_EQ(moved("all_reduce", {}, partial('t', cuts().split({1})), kThree).fault,
-            MoveResult::Fault::not_partial);
+            CollectiveResult::Fault::not_partial);
   EXPECT_EQ(moved("all_reduce", {}, cut(cuts().split({2})), kThree).fault,
-            MoveResult::Fault::split);
+            CollectiveResult::Fault::split);
   // Two reductions, one along each axis.
   EXPECT_EQ(moved("all_reduce", {}, partial('t', cuts().split({1}), 'k', cuts().split({2})),
                   kTwo | kThree)
@@ -244,10 +244,11 @@ TEST_F(Movements, SumsNeedDisjointPartsThatFillTheirHull) {
   // Two reductions along one axis: the ranks hold the diagonal of a square.
   EXPECT_EQ(moved("all_reduce", {}, partial('t', cuts().split({2}), 'k', cuts().split({2})), kThree)
                 .fault,
-            MoveResult::Fault::overlap);
+            CollectiveResult::Fault::overlap);
   // Own part and neighbour's part: every addend is there twice.
   const CutId pair = cuts().unite(cuts().split({2}), cuts().moved(cuts().split({2}), {2, 0, {1}}));
-  EXPECT_EQ(moved("all_reduce", {}, partial('t', pair), kThree).fault, MoveResult::Fault::overlap);
+  EXPECT_EQ(moved("all_reduce", {}, partial('t', pair), kThree).fault,
+            CollectiveResult::Fault::overlap);
 }
 
 TEST_F(Movements, ScatterAndExchangeGiveBlocks) {
@@ -257,7 +258,7 @@ TEST_F(Movements, ScatterAndExchangeGiveBlocks) {
   const PieceId rows = cut(0, cuts().split({1, 2}));
   const graph::Attrs there{{"from", int64_t{1}}, {"to", int64_t{0}}};
   const graph::Attrs back{{"from", int64_t{0}}, {"to", int64_t{1}}};
-  const MoveResult by_expert = moved("all_to_all", there, rows, kThree);
+  const CollectiveResult by_expert = moved("all_to_all", there, rows, kThree);
   EXPECT_EQ(by_expert.piece, cut(cuts().split({2}), cuts().split({1})));
   EXPECT_EQ(moved("all_to_all", back, by_expert.piece, kThree).piece, rows);
 }

@@ -46,7 +46,7 @@ std::vector<CommSample> made(const char* op, int32_t ranks, int32_t nodes, doubl
   return samples;
 }
 
-std::vector<CommSample> together(const std::vector<std::vector<CommSample>>& lists) {
+std::vector<CommSample> concat(const std::vector<std::vector<CommSample>>& lists) {
   std::vector<CommSample> all;
   for (const auto& list : lists) {
     all.insert(all.end(), list.begin(), list.end());
@@ -63,8 +63,8 @@ void expect_small(const std::vector<GroupError>& errors, double mean) {
 }
 
 TEST(LinkFit, RecoversTheConstants) {
-  const auto seen = together({made("all_reduce", 2, 1, 0), made("all_reduce", 4, 1, 0),
-                              made("all_gather", 8, 1, 0), made("all_reduce", 16, 2, 0)});
+  const auto seen = concat({made("all_reduce", 2, 1, 0), made("all_reduce", 4, 1, 0),
+                            made("all_gather", 8, 1, 0), made("all_reduce", 16, 2, 0)});
   const LinkFit fit = fit_links(known_cluster("azure-nd-a100-v4"), seen, "made up");
   EXPECT_EQ(fit.fitted, (std::vector<std::string>{"links.intra", "links.inter"}));
   const Link& near = fit.cluster.links.intra;
@@ -77,14 +77,14 @@ TEST(LinkFit, RecoversTheConstants) {
       << near.bandwidth.source;
   EXPECT_EQ(fit.cluster.unsourced(), std::vector<std::string>{});
   // Larger groups and other collectives, without samples.
-  const auto unseen = together({made("all_reduce", 64, 8, 0), made("reduce_scatter", 32, 4, 0)});
+  const auto unseen = concat({made("all_reduce", 64, 8, 0), made("reduce_scatter", 32, 4, 0)});
   expect_small(errors_of(fit.cluster, unseen, ""), 0.05);
 }
 
 TEST(LinkFit, ToleratesNoiseAndHostLaunches) {
   // Each process drives all devices of its node, 4 us each, a lower bound on its times.
-  auto seen = together({made("all_reduce", 2, 1, 0.03), made("all_reduce", 4, 1, 0.03),
-                        made("all_reduce", 8, 1, 0.03)});
+  auto seen = concat({made("all_reduce", 2, 1, 0.03), made("all_reduce", 4, 1, 0.03),
+                      made("all_reduce", 8, 1, 0.03)});
   for (CommSample& s : seen) {
     s.per_process = s.ranks;
     s.seconds = std::max(s.seconds, s.ranks * 4e-6);
@@ -101,8 +101,8 @@ TEST(LinkFit, ToleratesNoiseAndHostLaunches) {
 /// Logs of one node. A process launches its devices one after another, 30 us more each time: the
 /// network's constants are those of the groups over nodes.
 TEST(LinkFit, LaunchesInsideANodeDoNotPullTheNetwork) {
-  auto seen = together({made("all_reduce", 2, 1, 0.02), made("all_reduce", 4, 1, 0.02),
-                        made("all_reduce", 8, 1, 0.02)});
+  auto seen = concat({made("all_reduce", 2, 1, 0.02), made("all_reduce", 4, 1, 0.02),
+                      made("all_reduce", 8, 1, 0.02)});
   for (CommSample& s : seen) {
     s.per_process = s.ranks;
     s.seconds += 30e-6;
@@ -134,7 +134,7 @@ TEST(LinkFit, GroupsCountAlike) {
       slow.back().seconds *= 1.3;
     }
   }
-  const LinkFit fit = fit_links(known_cluster("azure-nd-a100-v4"), together({seen, slow}), "x");
+  const LinkFit fit = fit_links(known_cluster("azure-nd-a100-v4"), concat({seen, slow}), "x");
   Cluster links = fit.cluster;
   links.measured.clear();
   const double of_few = errors_of(links, seen, "").at(0).mean;
@@ -166,7 +166,7 @@ TEST(LinkFit, KeepsTheShortProtocolWithoutShortSamples) {
   std::vector<CommSample> seen = made("all_reduce", 8, 1, 0);
   std::erase_if(seen, [](const CommSample& s) { return s.bytes < kMinJudgedBytes; });
   const Cluster base = truth();
-  const LinkFit fit = fit_links(base, together({seen, made("all_reduce", 16, 2, 0)}), "made up");
+  const LinkFit fit = fit_links(base, concat({seen, made("all_reduce", 16, 2, 0)}), "made up");
   EXPECT_EQ(fit.cluster.links.intra.short_messages.latency.value,
             base.links.intra.short_messages.latency.value);
   EXPECT_TRUE(fit.doubts.empty());
@@ -201,7 +201,7 @@ TEST(LinkFit, SendsAndExchangesHaveTheirOwnCurves) {
 TEST(LinkFit, RoundTripKeepsPredictions) {
   const LinkFit fit =
       fit_links(known_cluster("azure-nd-a100-v4"),
-                together({made("all_reduce", 4, 1, 0.02), made("all_reduce", 8, 1, 0.02)}),
+                concat({made("all_reduce", 4, 1, 0.02), made("all_reduce", 8, 1, 0.02)}),
                 "a \"log\": of mine");
   const Cluster again = parse_cluster(to_yaml(fit.cluster), "again.yaml");
   EXPECT_EQ(to_yaml(again), to_yaml(fit.cluster));
@@ -224,12 +224,11 @@ TEST(LinkFit, PublicLogsPredictTwoNodesFromOne) {
   };
   const Cluster base = known_cluster("azure-nd-a100-v4");
   const LinkFit fit =
-      fit_links(base, together({log("nccl_2.log"), log("nccl_4.log"), log("nccl_8.log")}), "Echo");
+      fit_links(base, concat({log("nccl_2.log"), log("nccl_4.log"), log("nccl_8.log")}), "Echo");
   EXPECT_EQ(fit.fitted, std::vector<std::string>{"links.intra"});
   expect_small(errors_of(fit.cluster, log("nccl_16.log"), ""), 0.08);
   // With one group inside a node: only its long messages show its links.
-  Cluster links =
-      fit_links(base, together({log("nccl_8.log"), log("nccl_16.log")}), "Echo").cluster;
+  Cluster links = fit_links(base, concat({log("nccl_8.log"), log("nccl_16.log")}), "Echo").cluster;
   links.measured.clear();
   expect_small(errors_of(links, log("nccl_16.log"), ""), 0.05);
 }

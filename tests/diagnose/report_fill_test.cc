@@ -220,21 +220,21 @@ TEST(ReportFill, MemoryPlanFromTheProgram) {
   const std::vector<std::pair<std::string, int64_t>> persistent = {{"parameters", 4096},
                                                                    {"optimizer state", 4096}};
   EXPECT_EQ(plan.persistent, persistent);
-  std::map<std::string, const MemoryBlock*> by_kind;
+  std::map<std::string, const MemoryBlock*> by_category;
   for (const MemoryBlock& b : plan.blocks) {
     EXPECT_LE(b.offset + b.bytes, plan.planned.step_buffers);
-    by_kind[b.kind] = &b;
+    by_category[b.category] = &b;
   }
   ASSERT_EQ(plan.blocks.size(), 5u);
   const MemoryBlock& kept = plan.blocks[0];
-  EXPECT_EQ(kept.kind, "kept for backward");
+  EXPECT_EQ(kept.category, "kept for backward");
   EXPECT_EQ(kept.name, "output of linear, L1, micro-batch 0");
   EXPECT_EQ(kept.begin, 0);
   EXPECT_EQ(kept.end, 4);
-  EXPECT_EQ(by_kind.at("forward only")->name, "output of swiglu, L1, micro-batch 0");
-  EXPECT_EQ(by_kind.at("parameter gradient")->end, 5);
-  EXPECT_EQ(by_kind.at("workspace")->bytes, 128);
-  EXPECT_EQ(by_kind.at("workspace")->begin, 1);
+  EXPECT_EQ(by_category.at("forward only")->name, "output of swiglu, L1, micro-batch 0");
+  EXPECT_EQ(by_category.at("parameter gradient")->end, 5);
+  EXPECT_EQ(by_category.at("workspace")->bytes, 128);
+  EXPECT_EQ(by_category.at("workspace")->begin, 1);
   for (size_t i = 0; i < plan.blocks.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {  // never at the same time in the same place
       const MemoryBlock &a = plan.blocks[i], &b = plan.blocks[j];

@@ -257,7 +257,7 @@ MUTANTS = [
            "want(writer[output]); «want_readers(output);»", "",
            "a write does not wait for the readers in other lanes", ("program/finalize_test",
                                                                     "check/check_test")),
-    Mutant(49, "src/passes/bucket.cc", "if («touches(key, bucket, task)» ||", "false",
+    Mutant(49, "src/passes/bucket.cc", "if («must_follow(key, bucket, task)» ||", "false",
            "a bucket is reduced after its gradients are read", ("check/check_test",)),
     Mutant(50, "src/passes/bucket.cc", "if («bucket.bytes >= most(bucket, task)») { flush(bucket);", "false",
            "a bucket grows beyond its size", ("passes/bucket_test",)),

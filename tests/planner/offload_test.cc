@@ -12,8 +12,9 @@ namespace {
 
 const auto kNever = [] { return false; };
 
-/// Best where 2 of the first group and 1 of the second go, but neither helps alone.
-double together(const OffloadCounts& counts) {
+/// Returns the step time, shortest where 2 of the first group and 1 of the second go, but neither
+/// helps alone.
+double seconds_of(const OffloadCounts& counts) {
   if (counts == OffloadCounts{2, 1}) return 1;
   return 10 + static_cast<double>(counts[0] + counts[1]);
 }
@@ -24,7 +25,7 @@ TEST(Offload, TriesAllChoices) {
       {3, 2}, 10, 12,
       [&](const OffloadCounts& counts) {
         EXPECT_TRUE(seen.insert(counts).second);
-        return std::optional(together(counts));
+        return std::optional(seconds_of(counts));
       },
       kNever);
   EXPECT_TRUE(search.all_tried);

@@ -133,7 +133,7 @@ TEST(PlanSearch, FindsWhatBruteForceFindsOnUnlikeNodes) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }
-  // The second half of the devices is slower: layers are laid by speed.
+  // The second half of the devices is slower: layers are assigned by speed.
   const Trial uneven = trial(kDense,
                              cluster_file("plan_uneven.yaml", "1GB", "100MB/s",
                                           "heterogeneous_nodes: [{first: 1, speed: 0.4}]"),

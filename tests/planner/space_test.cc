@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers on stages and sequences on replicas, against every way to lay them; where ep may lie.
+// Layers on stages and sequences on replicas, against every way to assign them; where ep may lie.
 #include "planner/space.h"
 
 #include <gtest/gtest.h>
@@ -16,11 +16,12 @@
 namespace hocket::planner {
 namespace {
 
-/// Every way to lay layers on stages, one on each at least but for the first and the last.
+/// Visits every way to assign layers to stages, at least one each except for the first and the
+/// last.
 void visit_ways(int64_t all, size_t stages,
                 const std::function<void(const std::vector<int64_t>&)>& visit) {
   std::vector<int64_t> layers;
-  const std::function<void(int64_t)> lay = [&](int64_t left) {
+  const std::function<void(int64_t)> assign_rest = [&](int64_t left) {
     if (layers.size() + 1 == stages) {
       layers.push_back(left);
       visit(layers);
@@ -29,11 +30,11 @@ void visit_ways(int64_t all, size_t stages,
     }
     for (int64_t here = layers.empty() ? 0 : 1; here <= left; ++here) {
       layers.push_back(here);
-      lay(left - here);
+      assign_rest(left - here);
       layers.pop_back();
     }
   };
-  lay(all);
+  assign_rest(all);
 }
 
 /// The least that the busiest rank can have to do.
@@ -134,13 +135,13 @@ TEST(PlanSpace, LayersAreLaidByTimeWithinTheMemoryThatThereIs) {
     EXPECT_EQ(lower_bound_bytes(loads), least);
     none += least > limit ? 1 : 0;
     bound += least <= limit && slowest > whatever ? 1 : 0;
-    const std::optional<std::vector<int64_t>> laid = lay_layers(loads, limit);
-    ASSERT_EQ(laid.has_value(), least <= limit);
-    if (!laid) continue;
-    EXPECT_EQ(std::accumulate(laid->begin(), laid->end(), int64_t{0}), all);
-    EXPECT_LE(fullest_stage(loads, *laid), limit);
-    EXPECT_EQ(slowest_stage(loads, *laid), slowest);
-    EXPECT_NEAR(squares(loads, *laid), alike, 1e-6 * alike);
+    const std::optional<std::vector<int64_t>> assigned = assign_layers(loads, limit);
+    ASSERT_EQ(assigned.has_value(), least <= limit);
+    if (!assigned) continue;
+    EXPECT_EQ(std::accumulate(assigned->begin(), assigned->end(), int64_t{0}), all);
+    EXPECT_LE(fullest_stage(loads, *assigned), limit);
+    EXPECT_EQ(slowest_stage(loads, *assigned), slowest);
+    EXPECT_NEAR(squares(loads, *assigned), alike, 1e-6 * alike);
   }
   EXPECT_GT(none, 10);
   EXPECT_GT(bound, 10);
@@ -151,13 +152,13 @@ TEST(PlanSpace, AmongWaysAsFastLayersAreTheMostAlike) {
   StageLoads loads{.type_of = std::vector<size_t>(48, kFirstLayerType),
                    .seconds = {0, 1.4, 1},
                    .speed = std::vector<double>(16, 1)};
-  EXPECT_EQ(*lay_layers(loads, 1e9),
+  EXPECT_EQ(*assign_layers(loads, 1e9),
             (std::vector<int64_t>{3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 2}));
   // With a head of four layers, its stage has none.
   loads.type_of.resize(24);
   loads.speed.resize(8);
   loads.seconds[kHead] = 4;
-  EXPECT_EQ(*lay_layers(loads, 1e9), (std::vector<int64_t>{3, 3, 3, 3, 4, 4, 4, 0}));
+  EXPECT_EQ(*assign_layers(loads, 1e9), (std::vector<int64_t>{3, 3, 3, 3, 4, 4, 4, 0}));
 }
 
 TEST(PlanSpace, LayersOfSeveralChunksAreLaidByTheSpeedOfTheirRanks) {
@@ -210,12 +211,12 @@ TEST(PlanSpace, AlikeLayersAreLaidOnRanksWithSeveralStages) {
       rank = {rank.stages, some(0, 6), some(1, 3), some(0, 6), some(1, 4)};
     }
     const double limit = some(6, 25);
-    const auto most = [&](const std::vector<int64_t>& laid, bool of_bytes) {
+    const auto most = [&](const std::vector<int64_t>& assigned, bool of_bytes) {
       double found = 0;
       for (const SharedStages& rank : ranks) {
         double count = 0;
         for (const int64_t stage : rank.stages) {
-          count += static_cast<double>(laid[static_cast<size_t>(stage)]);
+          count += static_cast<double>(assigned[static_cast<size_t>(stage)]);
         }
         found = std::max(found, of_bytes ? rank.bytes + count * rank.layer_bytes
                                          : rank.seconds + count * rank.layer_seconds);
@@ -223,23 +224,23 @@ TEST(PlanSpace, AlikeLayersAreLaidOnRanksWithSeveralStages) {
       return found;
     };
     double least = 1e9, slowest = 1e9, whatever = 1e9;
-    visit_ways(layers, stages, [&](const std::vector<int64_t>& laid) {
-      least = std::min(least, most(laid, true));
-      whatever = std::min(whatever, most(laid, false));
-      if (most(laid, true) <= limit) {
-        slowest = std::min(slowest, most(laid, false));
+    visit_ways(layers, stages, [&](const std::vector<int64_t>& assigned) {
+      least = std::min(least, most(assigned, true));
+      whatever = std::min(whatever, most(assigned, false));
+      if (most(assigned, true) <= limit) {
+        slowest = std::min(slowest, most(assigned, false));
       }
     });
-    EXPECT_EQ(most(lay_alike_layers_by_bytes(layers, ranks), true), least);
+    EXPECT_EQ(most(assign_equal_layers_by_bytes(layers, ranks), true), least);
     none += least > limit ? 1 : 0;
     bound += least <= limit && slowest > whatever ? 1 : 0;
-    const std::optional<std::vector<int64_t>> laid = lay_alike_layers(layers, ranks, limit);
-    ASSERT_EQ(laid.has_value(), least <= limit);
-    if (!laid) continue;
-    EXPECT_EQ(std::accumulate(laid->begin(), laid->end(), int64_t{0}), layers);
-    EXPECT_GE(*std::min_element(laid->begin() + 1, laid->end() - 1), 1);
-    EXPECT_LE(most(*laid, true), limit);
-    EXPECT_EQ(most(*laid, false), slowest);
+    const std::optional<std::vector<int64_t>> assigned = assign_equal_layers(layers, ranks, limit);
+    ASSERT_EQ(assigned.has_value(), least <= limit);
+    if (!assigned) continue;
+    EXPECT_EQ(std::accumulate(assigned->begin(), assigned->end(), int64_t{0}), layers);
+    EXPECT_GE(*std::min_element(assigned->begin() + 1, assigned->end() - 1), 1);
+    EXPECT_LE(most(*assigned, true), limit);
+    EXPECT_EQ(most(*assigned, false), slowest);
   }
   EXPECT_GT(none, 10);
   EXPECT_GT(bound, 10);
@@ -279,12 +280,12 @@ TEST(PlanSpace, DealtSequencesAreTheBestOfAll) {
       speed.push_back(0.25 * static_cast<double>(1 + rng.below(4)));
     }
     const int64_t sequences = std::ssize(speed) + static_cast<int64_t>(rng.below(8));
-    const std::vector<int64_t> dealt = dealt_by_speed(sequences, speed);
-    ASSERT_EQ(dealt.size(), speed.size());
-    EXPECT_EQ(std::accumulate(dealt.begin(), dealt.end(), int64_t{0}), sequences);
+    const std::vector<int64_t> by_speed = sequences_by_speed(sequences, speed);
+    ASSERT_EQ(by_speed.size(), speed.size());
+    EXPECT_EQ(std::accumulate(by_speed.begin(), by_speed.end(), int64_t{0}), sequences);
     double best = std::numeric_limits<double>::infinity();
     std::vector<int64_t> samples;
-    const std::function<void(int64_t)> deal = [&](int64_t left) {
+    const std::function<void(int64_t)> distribute_rest = [&](int64_t left) {
       if (samples.size() + 1 == speed.size()) {
         samples.push_back(left);
         best = std::min(best, longest_replica(samples, speed));
@@ -294,18 +295,18 @@ TEST(PlanSpace, DealtSequencesAreTheBestOfAll) {
       const auto behind = static_cast<int64_t>(speed.size() - samples.size()) - 1;
       for (int64_t here = 1; here + behind <= left; ++here) {
         samples.push_back(here);
-        deal(left - here);
+        distribute_rest(left - here);
         samples.pop_back();
       }
     };
-    deal(sequences);
-    EXPECT_EQ(longest_replica(dealt, speed), best);
+    distribute_rest(sequences);
+    EXPECT_EQ(longest_replica(by_speed, speed), best);
   }
 }
 
 TEST(PlanSpace, ReplicasOfOneSpeedAreNeighboursWithAsManySequences) {
-  EXPECT_EQ(dealt_by_speed(28, {1, 1, 0.4, 0.4}), (std::vector<int64_t>{10, 10, 4, 4}));
-  EXPECT_EQ(dealt_by_speed(7, {1, 1, 1, 1}), (std::vector<int64_t>{2, 2, 2, 1}));
+  EXPECT_EQ(sequences_by_speed(28, {1, 1, 0.4, 0.4}), (std::vector<int64_t>{10, 10, 4, 4}));
+  EXPECT_EQ(sequences_by_speed(7, {1, 1, 1, 1}), (std::vector<int64_t>{2, 2, 2, 1}));
 }
 
 TEST(PlanSpace, GivenSamplesLeaveNoMicroBatchToGive) {

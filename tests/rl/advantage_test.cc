@@ -25,16 +25,16 @@ TEST(RlAdvantages, AreThoseOfVerl) {
       section.kl_coef = test.at("kl_coef");
       section.kl_estimator = fixture::text(test, "kl");
     }
-    std::vector<Turn> turns = fixture::turns(fixture::batch(test), false);
-    set_advantages(section, turns);
+    std::vector<LossInputs> loss_inputs = fixture::loss_inputs(fixture::batch(test), false);
+    set_advantages(section, loss_inputs);
     for (const fixture::Precision& precision : fixture::kPrecisions) {
       const json& want = test.at(precision.name);
       SCOPED_TRACE(fixture::text(test, "batch") + " " + section.advantage + " kl " +
                    fixture::text(test, "kl") + " " + precision.name);
-      fixture::expect_near(fixture::joined(turns, &Turn::advantages),
+      fixture::expect_near(fixture::joined(loss_inputs, &LossInputs::advantages),
                            fixture::numbers(want.at("advantages")), precision, "advantage");
       if (want.contains("returns")) {
-        fixture::expect_near(fixture::joined(turns, &Turn::returns),
+        fixture::expect_near(fixture::joined(loss_inputs, &LossInputs::returns),
                              fixture::numbers(want.at("returns")), precision, "return");
       }
       ++cases;
@@ -52,18 +52,19 @@ TEST(RlCorrection, MatchesVerl) {
     section.correction.low = test.at("low");
     section.correction.high = test.at("high");
     const bool truncates = section.correction.type == "tis";
-    std::vector<Turn> turns = fixture::turns(fixture::batch(test), false);
-    for (Turn& turn : turns) {
-      turn.advantages.assign(turn.old.size(), 1);
+    std::vector<LossInputs> loss_inputs = fixture::loss_inputs(fixture::batch(test), false);
+    for (LossInputs& inputs : loss_inputs) {
+      inputs.advantages.assign(inputs.old.size(), 1);
     }
-    const CorrectionStats stats = apply_correction(section, turns);
+    const CorrectionStats stats = apply_correction(section, loss_inputs);
     for (const fixture::Precision& precision : fixture::kPrecisions) {
       const json& want = test.at(precision.name);
       SCOPED_TRACE(fixture::text(test, "batch") + " " + section.correction.type + " " +
                    section.correction.level + " " + precision.name);
       const std::vector<double> weights = fixture::numbers(want.at("weights"));
-      fixture::expect_near(fixture::joined(turns, truncates ? &Turn::advantages : &Turn::weights),
-                           weights, precision, "weight");
+      fixture::expect_near(
+          fixture::joined(loss_inputs, truncates ? &LossInputs::advantages : &LossInputs::weights),
+          weights, precision, "weight");
       const double zeros = static_cast<double>(std::count(weights.begin(), weights.end(), 0.0));
       EXPECT_NEAR(stats.left_out, truncates ? 0 : zeros / static_cast<double>(weights.size()),
                   1e-12);
@@ -76,46 +77,50 @@ TEST(RlCorrection, MatchesVerl) {
   }
 }
 
-Turn turn_of(int64_t group, double reward, size_t tokens) {
-  Turn turn;
-  turn.group = group;
-  turn.reward = reward;
-  turn.old.assign(tokens, -1);
-  turn.rollout.assign(tokens, -1);
-  return turn;
+LossInputs inputs_of(int64_t group, double reward, size_t tokens) {
+  LossInputs inputs;
+  inputs.group = group;
+  inputs.reward = reward;
+  inputs.old.assign(tokens, -1);
+  inputs.rollout.assign(tokens, -1);
+  return inputs;
 }
 
 TEST(RlAdvantages, SamplesThatDoNotCountStayInTheirGroup) {
   engine::RlSection section;
   section.advantage = "dr_grpo";
-  std::vector<Turn> turns{turn_of(0, 1, 2), turn_of(0, 0, 3), turn_of(0, 0, 0), turn_of(1, 4, 1)};
-  turns[1].counts = false;
-  set_advantages(section, turns);
-  EXPECT_EQ(turns[0].advantages, std::vector<double>(2, 1 - 1.0 / 3));
-  EXPECT_EQ(turns[1].advantages, std::vector<double>(3, -1.0 / 3));
-  EXPECT_EQ(turns[2].advantages, std::vector<double>());
-  EXPECT_EQ(turns[3].advantages, std::vector<double>(1, 4));
+  std::vector<LossInputs> loss_inputs{inputs_of(0, 1, 2), inputs_of(0, 0, 3), inputs_of(0, 0, 0),
+                                      inputs_of(1, 4, 1)};
+  loss_inputs[1].counts = false;
+  set_advantages(section, loss_inputs);
+  EXPECT_EQ(loss_inputs[0].advantages, std::vector<double>(2, 1 - 1.0 / 3));
+  EXPECT_EQ(loss_inputs[1].advantages, std::vector<double>(3, -1.0 / 3));
+  EXPECT_EQ(loss_inputs[2].advantages, std::vector<double>());
+  EXPECT_EQ(loss_inputs[3].advantages, std::vector<double>(1, 4));
   section.aggregation = "token-mean";
-  set_weights(section, turns);
-  EXPECT_EQ(turns[0].weights, std::vector<double>(2, 1.0 / 3));
-  EXPECT_EQ(turns[1].weights, std::vector<double>(3, 0));
-  EXPECT_EQ(turns[3].weights, std::vector<double>(1, 1.0 / 3));
+  set_weights(section, loss_inputs);
+  EXPECT_EQ(loss_inputs[0].weights, std::vector<double>(2, 1.0 / 3));
+  EXPECT_EQ(loss_inputs[1].weights, std::vector<double>(3, 0));
+  EXPECT_EQ(loss_inputs[3].weights, std::vector<double>(1, 1.0 / 3));
   section.advantage = "reinforce";
-  set_advantages(section, turns);
-  EXPECT_EQ(turns[3].advantages, std::vector<double>(1, 4));
+  set_advantages(section, loss_inputs);
+  EXPECT_EQ(loss_inputs[3].advantages, std::vector<double>(1, 4));
   // Whitened over tokens that count.
   section.advantage = "reinforce_plus_plus";
-  set_advantages(section, turns);
-  EXPECT_NEAR(turns[0].advantages[0] + turns[0].advantages[1] + turns[3].advantages[0], 0, 1e-7);
+  set_advantages(section, loss_inputs);
+  EXPECT_NEAR(
+      loss_inputs[0].advantages[0] + loss_inputs[0].advantages[1] + loss_inputs[3].advantages[0], 0,
+      1e-7);
 }
 
 /// The weights of an update depend on all of its samples, and on nothing else.
 TEST(RlWeights, AreMeansOverTheWholeUpdate) {
   engine::RlSection section;
   section.max_new_tokens = 10;
-  std::vector<Turn> turns{turn_of(0, 1, 2), turn_of(0, 0, 4), turn_of(1, 0, 1), turn_of(1, 0, 0)};
-  turns[1].weights = {1, 0, 1, 1};  // by mis
-  turns[2].weights = {0};
+  std::vector<LossInputs> loss_inputs{inputs_of(0, 1, 2), inputs_of(0, 0, 4), inputs_of(1, 0, 1),
+                                      inputs_of(1, 0, 0)};
+  loss_inputs[1].weights = {1, 0, 1, 1};  // by mis
+  loss_inputs[2].weights = {0};
   const std::map<std::string, std::vector<double>> want{{"token-mean", {0.2, 0.2}},
                                                         {"token-sum", {1, 1}},
                                                         {"seq-mean-token-sum", {0.5, 0.5}},
@@ -124,19 +129,19 @@ TEST(RlWeights, AreMeansOverTheWholeUpdate) {
   for (const auto& [mode, weights] : want) {
     section.aggregation = mode;
     for (int times : {1, 2}) {  // again for the next epoch
-      set_weights(section, turns);
-      EXPECT_NEAR(turns[0].weights[0], weights[0], 1e-15) << mode << times;
-      EXPECT_NEAR(turns[1].weights[3], weights[1], 1e-15) << mode << times;
-      EXPECT_EQ(turns[1].weights[1], 0);
-      EXPECT_EQ(turns[2].weights, std::vector<double>{0});
-      EXPECT_TRUE(turns[3].weights.empty());
+      set_weights(section, loss_inputs);
+      EXPECT_NEAR(loss_inputs[0].weights[0], weights[0], 1e-15) << mode << times;
+      EXPECT_NEAR(loss_inputs[1].weights[3], weights[1], 1e-15) << mode << times;
+      EXPECT_EQ(loss_inputs[1].weights[1], 0);
+      EXPECT_EQ(loss_inputs[2].weights, std::vector<double>{0});
+      EXPECT_TRUE(loss_inputs[3].weights.empty());
     }
   }
   section.horizon = 5;
   section.aggregation = "seq-mean-token-sum-norm";
-  set_weights(section, turns);
-  EXPECT_NEAR(turns[0].weights[0], 0.1, 1e-12);
-  std::vector<Turn> none{turn_of(0, 1, 2)};
+  set_weights(section, loss_inputs);
+  EXPECT_NEAR(loss_inputs[0].weights[0], 0.1, 1e-12);
+  std::vector<LossInputs> none{inputs_of(0, 1, 2)};
   none[0].counts = false;
   set_weights(section, none);
   EXPECT_EQ(none[0].weights, std::vector<double>(2, 0));
@@ -144,54 +149,54 @@ TEST(RlWeights, AreMeansOverTheWholeUpdate) {
 
 TEST(RlCorrection, CountsAndLimits) {
   engine::RlSection section;
-  std::vector<Turn> turns{turn_of(0, 1, 2), turn_of(0, 0, 2)};
-  turns[0].old = {-1, -1 + std::log(3)};
-  turns[0].advantages = {1, 1};
-  turns[1].advantages = {-2, -2};
-  const CorrectionStats none = apply_correction(section, turns);
+  std::vector<LossInputs> loss_inputs{inputs_of(0, 1, 2), inputs_of(0, 0, 2)};
+  loss_inputs[0].old = {-1, -1 + std::log(3)};
+  loss_inputs[0].advantages = {1, 1};
+  loss_inputs[1].advantages = {-2, -2};
+  const CorrectionStats none = apply_correction(section, loss_inputs);
   EXPECT_NEAR(none.mean_ratio, 1.5, 1e-12);
   EXPECT_NEAR(none.max_ratio, 3, 1e-12);
   EXPECT_NEAR(none.kl, (2 - std::log(3)) / 4, 1e-12);
-  EXPECT_EQ(turns[0].advantages[1], 1);
+  EXPECT_EQ(loss_inputs[0].advantages[1], 1);
   section.correction.type = "tis";
-  const CorrectionStats tis = apply_correction(section, turns);
+  const CorrectionStats tis = apply_correction(section, loss_inputs);
   EXPECT_EQ(tis.cut_off, 0.25);
-  EXPECT_EQ(turns[0].advantages, (std::vector<double>{1, 2}));
-  EXPECT_EQ(turns[1].advantages, (std::vector<double>{-2, -2}));
+  EXPECT_EQ(loss_inputs[0].advantages, (std::vector<double>{1, 2}));
+  EXPECT_EQ(loss_inputs[1].advantages, (std::vector<double>{-2, -2}));
   section.correction.level = "geometric";
-  turns[0].advantages = {1, 1};
-  apply_correction(section, turns);
-  EXPECT_NEAR(turns[0].advantages[0], std::sqrt(3), 1e-12);
-  EXPECT_NEAR(turns[0].advantages[1], std::sqrt(3), 1e-12);
+  loss_inputs[0].advantages = {1, 1};
+  apply_correction(section, loss_inputs);
+  EXPECT_NEAR(loss_inputs[0].advantages[0], std::sqrt(3), 1e-12);
+  EXPECT_NEAR(loss_inputs[0].advantages[1], std::sqrt(3), 1e-12);
   section.correction.type = "mis";
   section.correction.level = "token";
-  const CorrectionStats mis = apply_correction(section, turns);
+  const CorrectionStats mis = apply_correction(section, loss_inputs);
   EXPECT_EQ(mis.left_out, 0.25);
-  EXPECT_EQ(turns[0].weights, (std::vector<double>{1, 0}));
-  EXPECT_EQ(turns[1].weights, (std::vector<double>{1, 1}));
+  EXPECT_EQ(loss_inputs[0].weights, (std::vector<double>{1, 0}));
+  EXPECT_EQ(loss_inputs[1].weights, (std::vector<double>{1, 1}));
   section.correction.low = 0;  // no lower bound
-  turns[1].old = {-90, -1};
-  apply_correction(section, turns);
-  EXPECT_EQ(turns[1].weights, (std::vector<double>{1, 1}));
+  loss_inputs[1].old = {-90, -1};
+  apply_correction(section, loss_inputs);
+  EXPECT_EQ(loss_inputs[1].weights, (std::vector<double>{1, 1}));
 }
 
 TEST(RlAdvantages, NamesWhatIsMissing) {
   engine::RlSection section;
-  std::vector<Turn> turns{turn_of(0, 1, 2)};
+  std::vector<LossInputs> loss_inputs{inputs_of(0, 1, 2)};
   section.advantage = "gae";
-  EXPECT_THROW(set_advantages(section, turns), Error);
+  EXPECT_THROW(set_advantages(section, loss_inputs), Error);
   section.advantage = "grpo";
   section.kl_in = "reward";
   section.kl_coef = 0.1;
-  EXPECT_THROW(set_advantages(section, turns), Error);
+  EXPECT_THROW(set_advantages(section, loss_inputs), Error);
   section.kl_in = "loss";
-  EXPECT_NO_THROW(set_advantages(section, turns));
+  EXPECT_NO_THROW(set_advantages(section, loss_inputs));
   section.advantage = "reinforce_plus_plus";
-  turns[0] = turn_of(0, 1, 1);
-  EXPECT_THROW(set_advantages(section, turns), Error);  // one token has no variance
-  turns[0].rollout.clear();
+  loss_inputs[0] = inputs_of(0, 1, 1);
+  EXPECT_THROW(set_advantages(section, loss_inputs), Error);  // one token has no variance
+  loss_inputs[0].rollout.clear();
   section.correction.type = "tis";
-  EXPECT_THROW(apply_correction(section, turns), Error);
+  EXPECT_THROW(apply_correction(section, loss_inputs), Error);
 }
 
 /// DAPO's example: 16384 tokens and a buffer of 4096 behind them.

@@ -35,8 +35,8 @@ inline std::string text(const nlohmann::json& test, const char* key) {
 }
 
 /// Returns the samples of a batch, with the mask as weights if `masked`.
-inline std::vector<Turn> turns(const nlohmann::json& data, bool masked) {
-  std::vector<Turn> list;
+inline std::vector<LossInputs> loss_inputs(const nlohmann::json& data, bool masked) {
+  std::vector<LossInputs> list;
   size_t begin = 0;
   for (size_t i = 0; i < data.at("length").size(); ++i) {
     const auto n = data.at("length")[i].get<size_t>();
@@ -45,28 +45,28 @@ inline std::vector<Turn> turns(const nlohmann::json& data, bool masked) {
       const auto from = all.begin() + static_cast<int64_t>(begin);
       return std::vector<double>(from, from + static_cast<int64_t>(n));
     };
-    Turn turn;
-    turn.group = data.at("group")[i].get<int64_t>();
-    turn.reward = data.at("reward")[i].get<double>();
-    turn.old = part("old");
-    turn.rollout = part("rollout");
-    turn.reference = part("reference");
-    turn.values = part("old_value");
+    LossInputs inputs;
+    inputs.group = data.at("group")[i].get<int64_t>();
+    inputs.reward = data.at("reward")[i].get<double>();
+    inputs.old = part("old");
+    inputs.rollout = part("rollout");
+    inputs.reference = part("reference");
+    inputs.values = part("old_value");
     if (masked) {
-      turn.weights = part("mask");
+      inputs.weights = part("mask");
     }
-    list.push_back(std::move(turn));
+    list.push_back(std::move(inputs));
     begin += n;
   }
   return list;
 }
 
 /// Returns a member of all samples, one behind the other.
-inline std::vector<double> joined(const std::vector<Turn>& turns,
-                                  std::vector<double> Turn::*member) {
+inline std::vector<double> joined(const std::vector<LossInputs>& loss_inputs,
+                                  std::vector<double> LossInputs::*member) {
   std::vector<double> all;
-  for (const Turn& turn : turns) {
-    all.insert(all.end(), (turn.*member).begin(), (turn.*member).end());
+  for (const LossInputs& inputs : loss_inputs) {
+    all.insert(all.end(), (inputs.*member).begin(), (inputs.*member).end());
   }
   return all;
 }

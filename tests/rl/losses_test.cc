@@ -36,25 +36,25 @@ TokenBatch token_batch(const json& test) {
   engine::RlSection section;
   section.aggregation = fixture::text(test, "aggregation");
   section.horizon = fixture::all().at("horizon").get<int64_t>();
-  std::vector<Turn> turns = fixture::turns(data, true);
-  set_weights(section, turns);
+  std::vector<LossInputs> loss_inputs = fixture::loss_inputs(data, true);
+  set_weights(section, loss_inputs);
   const auto list = [&](const char* key) { return fixture::numbers(data.at(key)); };
   TokenBatch batch{.logprobs = list("logprob"),
                    .entropies = list("entropy"),
                    .old = list("old"),
                    .reference = list("reference"),
                    .advantages = list("token_advantage"),
-                   .weights = fixture::joined(turns, &Turn::weights),
+                   .weights = fixture::joined(loss_inputs, &LossInputs::weights),
                    .sample_advantages = list("advantage")};
   if (test.contains("trl")) {  // an advantage per sample
     batch.advantages.clear();
   }
-  for (size_t i = 0; i < turns.size(); ++i) {
+  for (size_t i = 0; i < loss_inputs.size(); ++i) {
     if (test.contains("trl")) {
-      batch.advantages.insert(batch.advantages.end(), turns[i].old.size(),
+      batch.advantages.insert(batch.advantages.end(), loss_inputs[i].old.size(),
                               batch.sample_advantages[i]);
     }
-    batch.samples.insert(batch.samples.end(), turns[i].old.size(), static_cast<double>(i));
+    batch.samples.insert(batch.samples.end(), loss_inputs[i].old.size(), static_cast<double>(i));
   }
   return batch;
 }

@@ -103,7 +103,7 @@ class RlReport : public ::testing::Test {
 /// Samples of `groups` x `answers`, each with `ids` as its tokens.
 struct Step {
   std::vector<Sample> samples;
-  std::vector<Turn> turns;
+  std::vector<LossInputs> loss_inputs;
   std::vector<Prompt> prompts;  ///< by group
   PromptOf prompt_of() const {
     return [this](size_t i) -> const Prompt& {
@@ -130,7 +130,7 @@ Step step_of(int64_t groups, int64_t answers, const std::vector<int32_t>& ids,
       s.status = a == 0 ? SampleStatus::truncated : SampleStatus::completed;
       s.reward = s.shaped_reward = a % 2 == 0 ? 0.25 : 1;
       s.rewards["digits"].score = s.reward;
-      Turn& t = step.turns.emplace_back();
+      LossInputs& t = step.loss_inputs.emplace_back();
       t.group = s.group;
       for (size_t i = 0; i < ids.size(); ++i) {
         s.logprobs.push_back(-0.125 * static_cast<double>(i + 1));
@@ -240,9 +240,9 @@ TEST_F(RlReport, ShowsValuesSamplesAndState) {
   write_metrics(40);
   Report report(r, tokenizer, "hocket rl run.yaml");
   Step step = step_of(6, 4, {'2', '1', '\n', 256});
-  report.take_step(1, step.samples, step.turns, step.prompt_of());
+  report.take_step(1, step.samples, step.loss_inputs, step.prompt_of());
   step.samples[1].sampled_logprobs[0] = -0.0625;
-  report.take_step(40, step.samples, step.turns, step.prompt_of());
+  report.take_step(40, step.samples, step.loss_inputs, step.prompt_of());
   report.take_evaluation("held_out", 40, step.samples, step.prompt_of());
   report.write(Report::State::finished, 40, 40);
   const std::string page = read_file(dir_ + "/report.html");
@@ -288,9 +288,9 @@ TEST_F(RlReport, HostileTextsStayText) {
   sample.rewards[kNasty] = {NAN, true, kNasty + std::string("\0\x1b[31m", 6), 3, {{kNasty, 1}}};
   sample.reward_failed = true;
   sample.reward = INFINITY;
-  step.turns[1].advantages[3] = NAN;
-  step.turns[1].counts = false;
-  report.take_step(3, step.samples, step.turns, step.prompt_of());
+  step.loss_inputs[1].advantages[3] = NAN;
+  step.loss_inputs[1].counts = false;
+  report.take_step(3, step.samples, step.loss_inputs, step.prompt_of());
   report.take_evaluation(kNasty, 3, step.samples, step.prompt_of());
   report.write_failed(9, 40, "[rl] " + kNasty);
   const std::string page = read_file(dir_ + "/report.html");
@@ -329,9 +329,9 @@ TEST_F(RlReport, SizeAndTimeAreBounded) {
   }
   const Step step = step_of(64, 32, ids, std::string(1 << 20, '"'));
   const std::clock_t begin = std::clock();
-  report.take_step(1, step.samples, step.turns, step.prompt_of());
+  report.take_step(1, step.samples, step.loss_inputs, step.prompt_of());
   for (int64_t u = 2; u < 12; ++u) {
-    report.take_step(u, step.samples, step.turns, step.prompt_of());
+    report.take_step(u, step.samples, step.loss_inputs, step.prompt_of());
   }
   for (int set = 0; set < 50; ++set) {
     report.take_evaluation(fmt::format("set{}", set), 11, step.samples, step.prompt_of());
@@ -351,7 +351,8 @@ TEST_F(RlReport, SizeAndTimeAreBounded) {
   EXPECT_NE(page.find("tokens left out"), page.npos);
   EXPECT_NE(page.find("16 answers more"), page.npos);
   // An answer is cut in its middle, so that its end shows how it ended.
-  const ShownSamples shown = shown_samples(1, step.samples, step.turns, step.prompt_of(), 640);
+  const ShownSamples shown =
+      shown_samples(1, step.samples, step.loss_inputs, step.prompt_of(), 640);
   EXPECT_EQ(shown.groups, 64);
   ASSERT_EQ(shown.shown.size(), 4u);
   EXPECT_EQ(shown.shown[3].number, 7 + 48);
@@ -377,12 +378,12 @@ TEST_F(RlReport, ResumedTrainingKeepsTheFirstStep) {
   const Step later = step_of(1, 1, {'L', 'a', 't', 'e', 'r'}, "later prompt");
   {
     Report report(r, tokenizer, "hocket rl run.yaml");
-    report.take_step(1, first.samples, first.turns, first.prompt_of());
+    report.take_step(1, first.samples, first.loss_inputs, first.prompt_of());
     report.write(Report::State::stopped, 2, 40);
   }
   for (int64_t update = 3; update < 5; ++update) {  // resumed twice
     Report report(r, tokenizer, "hocket rl run.yaml");
-    report.take_step(update, later.samples, later.turns, later.prompt_of());
+    report.take_step(update, later.samples, later.loss_inputs, later.prompt_of());
     report.write(Report::State::running, update, 40);
     const std::string page = read_file(dir_ + "/report.html");
     EXPECT_NE(page.find("Samples before update 1<"), page.npos);
@@ -392,7 +393,7 @@ TEST_F(RlReport, ResumedTrainingKeepsTheFirstStep) {
   }
   // Another training into the folder begins its own.
   Report report(r, tokenizer, "hocket rl run.yaml");
-  report.take_step(1, later.samples, later.turns, later.prompt_of());
+  report.take_step(1, later.samples, later.loss_inputs, later.prompt_of());
   EXPECT_EQ(occurrences(report.html(Report::State::running, 1, 40), "first prompt"), 0);
 }
 
@@ -436,13 +437,13 @@ TEST(RlReportMetrics, ClipsAreThoseOfTheLoss) {
   const auto shares = [](const char* loss) {
     engine::RlSection section;
     section.loss = loss;
-    Turn turn;
-    turn.old = {0, 0, 0, 0};
-    turn.weights = {1, 1, 1, 0};
-    turn.advantages = {1, 1, 1, 1};
+    LossInputs inputs;
+    inputs.old = {0, 0, 0, 0};
+    inputs.weights = {1, 1, 1, 0};
+    inputs.advantages = {1, 1, 1, 1};
     UpdateStats stats(section);
     // Ratios 1.65, 0.90, 0.90: their geometric mean is 1.10, within the clip at 1.2.
-    stats.add(turn, std::vector<double>{0.5, -0.1, -0.1, 9}, std::vector<double>{1, 1, 1, 1});
+    stats.add(inputs, std::vector<double>{0.5, -0.1, -0.1, 9}, std::vector<double>{1, 1, 1, 1});
     std::map<std::string, double> values;
     for (const auto& [name, value] : stats.means()) {
       values[name] = value;
@@ -469,10 +470,10 @@ TEST(RlReportMetrics, FailedRewardsOfAnEvaluationAreCounted) {
 TEST(RlReportMetrics, EveryMetricHasAMeaning) {
   Step step = step_of(2, 2, {1, 2});
   engine::RlSection section;
-  step.turns[0].weights = {1, 1};
-  step.turns[0].old = step.turns[0].reference = {-1, -1};
+  step.loss_inputs[0].weights = {1, 1};
+  step.loss_inputs[0].old = step.loss_inputs[0].reference = {-1, -1};
   UpdateStats stats(section);
-  stats.add(step.turns[0], std::vector<double>{-1, -1}, std::vector<double>{1, 1});
+  stats.add(step.loss_inputs[0], std::vector<double>{-1, -1}, std::vector<double>{1, 1});
   train::Values all = sample_metrics(step.samples, 2);
   for (const auto& [name, value] : stats.means()) {
     all.emplace_back(name, value);

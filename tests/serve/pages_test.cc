@@ -21,13 +21,13 @@ std::vector<int32_t> text(int64_t length, int32_t first = 0) {
 
 /// Takes and names the pages of a whole text.
 std::vector<PageId> fill(PagePool& pool, const std::vector<int32_t>& tokens,
-                         const std::string& space = "") {
-  std::vector<PageId> pages = pool.find(tokens, space);
+                         const std::string& cache_namespace = "") {
+  std::vector<PageId> pages = pool.find(tokens, cache_namespace);
   while (std::ssize(pages) * kTokens < std::ssize(tokens)) {
     pages.push_back(pool.take().value());
   }
   for (size_t i = 0; (i + 1) * kTokens <= tokens.size(); ++i) {
-    pool.name(pages, i, tokens, space);
+    pool.name(pages, i, tokens, cache_namespace);
   }
   return pages;
 }
@@ -83,7 +83,7 @@ TEST(PagePool, HoldsWhatItSays) {
   PagePool pool(24);
   struct Held {
     std::vector<int32_t> tokens;
-    std::string space;
+    std::string cache_namespace;
     std::vector<PageId> pages;
   };
   std::vector<Held> held;
@@ -97,14 +97,14 @@ TEST(PagePool, HoldsWhatItSays) {
       continue;
     }
     Held one;
-    one.space = rng.below(4) == 0 ? "salt" : "";
+    one.cache_namespace = rng.below(4) == 0 ? "salt" : "";
     const auto blocks = static_cast<int64_t>(1 + rng.below(5));
     for (int64_t block = 0; block < blocks; ++block) {
       // Few different pages, so that prefixes are shared.
       const std::vector<int32_t> part = text(kTokens, static_cast<int32_t>(100 * rng.below(2)));
       one.tokens.insert(one.tokens.end(), part.begin(), part.end());
     }
-    one.pages = pool.find(one.tokens, one.space);
+    one.pages = pool.find(one.tokens, one.cache_namespace);
     for (size_t i = 0; i < one.pages.size(); ++i) {
       ++found_pages;
       ASSERT_EQ(content[one.pages[i]],
@@ -124,7 +124,7 @@ TEST(PagePool, HoldsWhatItSays) {
       one.pages.push_back(*page);
       content[*page].assign(one.tokens.begin(),
                             one.tokens.begin() + static_cast<int64_t>(i + 1) * kTokens);
-      pool.name(one.pages, i, one.tokens, one.space);
+      pool.name(one.pages, i, one.tokens, one.cache_namespace);
     }
     if (complete) {
       held.push_back(std::move(one));

@@ -23,7 +23,7 @@ class LinkDurations : public FixedDurations {
   LinkDurations(const Program& p, const cost::Cluster& cluster, uint32_t seed)
       : FixedDurations(p), p_(p), network_(cluster), seed_(seed) {}
   const cost::Network* network() const override { return &network_; }
-  const Demand& demand(ClassId cls, TaskId task, int32_t shape) override {
+  const Demand& demand(ClassId cls, TaskId task, ShapeId shape) override {
     const auto kind = p_.classes[cls].tasks[task].kind;
     const auto [it, fresh] = demands_.try_emplace({kind, shape});
     Demand& demand = it->second;
@@ -58,7 +58,7 @@ class LinkDurations : public FixedDurations {
   const Program& p_;
   cost::Network network_;
   uint32_t seed_;
-  std::map<std::pair<program::KindId, int32_t>, Demand> demands_;
+  std::map<std::pair<program::KindId, ShapeId>, Demand> demands_;
 };
 
 class Fluid {

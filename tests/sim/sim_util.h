@@ -27,14 +27,14 @@ class FixedDurations : public Durations {
   int64_t work_ns_on(size_t device, program::ClassId cls, TaskId t) override {
     return work_ns(cls, t) * int64_t(device + 1);
   }
-  int32_t shape_of(std::span<const int32_t> ranks) override {
+  ShapeId shape_of(std::span<const int32_t> ranks) override {
     // On nodes of `per_node` ranks: 0 within a node, 1 across nodes.
     for (int32_t r : ranks) {
       if (r / per_node != ranks[0] / per_node) return 1;
     }
     return 0;
   }
-  int64_t transfer_ns(program::ClassId cls, TaskId t, int32_t shape) override {
+  int64_t transfer_ns(program::ClassId cls, TaskId t, ShapeId shape) override {
     return work_ns(cls, t) * (shape == 1 ? across_factor : 1);
   }
   int32_t per_node = 1 << 30;

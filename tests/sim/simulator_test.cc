@@ -165,7 +165,7 @@ TEST(Simulator, ReportOfTwoStages) {
   EXPECT_EQ(r.replayed_ranks, 2);
   EXPECT_EQ(r.tasks, 12);
   ASSERT_EQ(r.time.size(), 2u);
-  EXPECT_EQ(r.time[0].stands, 2);
+  EXPECT_EQ(r.time[0].multiplicity, 2);
   EXPECT_EQ(r.time[0].time.compute_ns, 10000);
   // Send and all-reduce have separate lanes, and overlap.
   EXPECT_EQ(r.time[0].time.exposed_ns, 20000);

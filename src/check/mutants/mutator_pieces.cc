@@ -196,7 +196,7 @@ bool Mutator::change_merge() {
   using ops::Meaning;
   const auto meaning_of = [&](const Task& task) {
     const ops::Op* const op = ops::find_or_null(p_.kind(task).op);
-    return op ? op->meaning : Meaning::application;
+    return op ? op->meaning : Meaning::uninterpreted;
   };
   const TaskRef ref = any_task([&](const Task& task) {
     const Meaning meaning = meaning_of(task);

@@ -143,23 +143,23 @@ void BufferState::write_region(Base* base, CutId region, const Value& value) {
   base->entries.push_back({region, value});
 }
 
-/// Returns the part of region `of` before region `without`, or behind it.
-CutId BufferState::rest_of(const Base& base, CutId of, CutId without, bool behind) const {
+/// Returns the part of a region before the region `removed`, or, if `behind`, after it.
+CutId BufferState::rest_of(const Base& base, CutId region, CutId removed, bool behind) const {
   const auto [known, fresh] = rests_.try_emplace(
-      {of.value(), without.value(), static_cast<int64_t>(behind), base.size}, program::kNone);
+      {region.value(), removed.value(), static_cast<int64_t>(behind), base.size}, program::kNone);
   if (!fresh) return known->second;
   graph::CutTable& cuts = algebra_.pieces.cuts;
-  const AxisMask axes = cuts.axes(of) | cuts.axes(without);
+  const AxisMask axes = cuts.axes(region) | cuts.axes(removed);
   std::vector<std::vector<Run>> rows;
   cuts.for_each(axes, {}, [&](const Coords& coords) {
-    const Run mine = run_of(base, of, coords);
-    const Run taken = run_of(base, without, coords);
+    const Run mine = run_of(base, region, coords);
+    const Run gone = run_of(base, removed, coords);
     const int64_t end = mine.begin + mine.length;
     const int64_t from =
-        behind ? std::clamp(taken.begin + taken.length, mine.begin, end) : mine.begin;
-    const int64_t to = behind ? end : std::clamp(taken.begin, mine.begin, end);
+        behind ? std::clamp(gone.begin + gone.length, mine.begin, end) : mine.begin;
+    const int64_t to = behind ? end : std::clamp(gone.begin, mine.begin, end);
     // If the regions are disjoint, all of it counts as the part before.
-    const bool apart = taken.begin >= end || taken.begin + taken.length <= mine.begin;
+    const bool apart = gone.begin >= end || gone.begin + gone.length <= mine.begin;
     if (apart) {
       rows.push_back(behind ? std::vector<Run>{} : std::vector<Run>{mine});
     } else {
@@ -230,20 +230,21 @@ std::vector<Run> BufferState::shares_in(const Base& base, CutId entry, CutId reg
   cuts.for_each(axes, box.begin, [&](const Coords& coords) {
     Share& share = shares.emplace_back();
     share.part = run_in(base, entry, region, coords);
-    share.all = cuts.volume(cut, coords, size);
+    share.entry_length = cuts.volume(cut, coords, size);
     const bool here = box.contains(coords, axes);
-    share.known = here || has_same_views(base.cls, class_at(base.cls, coords));
-    own = here ? share.all : own;
+    share.exact = here || has_same_views(base.cls, class_at(base.cls, coords));
+    own = here ? share.entry_length : own;
   });
   std::vector<Run> rows = shares_of_tables(base, entry, region, axes, shares);
   if (!rows.empty()) return rows;
   *certain = false;
   for (const Share& share : shares) {
     rows.push_back(share.part);
-    if (share.known || share.all == own || own == 0) continue;
+    if (share.exact || share.entry_length == own || own == 0) continue;
     const int64_t end = share.part.begin + share.part.length;
-    rows.back().begin = counterpart(std::min(share.part.begin, own), own, share.all);
-    rows.back().length = counterpart(std::min(end, own), own, share.all) - rows.back().begin;
+    rows.back().begin = counterpart(std::min(share.part.begin, own), own, share.entry_length);
+    rows.back().length =
+        counterpart(std::min(end, own), own, share.entry_length) - rows.back().begin;
   }
   return rows;
 }
@@ -286,15 +287,16 @@ std::vector<Run> BufferState::shares_of_tables(const Base& base, CutId entry, Cu
   algebra_.pieces.cuts.for_each(axes, ctx_.boxes[base.cls].begin, [&](const Coords& coords) {
     const Share& share = shares[rows.size()];
     Run& row = rows.emplace_back(share.part);
-    if (share.known || !tables) {
-      certain = certain && share.known;
+    if (share.exact || !tables) {
+      certain = certain && share.exact;
       return;
     }
     const program::PieceOffset& inner = from.at({region, base.size});
     row.begin = ctx_.begin_at(role, inner, coords) -
                 (all ? 0 : ctx_.begin_at(role, from.at({entry, base.size}), coords));
     row.length = length_there(base, inner, region, class_at(base.cls, coords));
-    certain = certain && row.length > 0 && row.begin >= 0 && row.begin + row.length <= share.all;
+    certain =
+        certain && row.length > 0 && row.begin >= 0 && row.begin + row.length <= share.entry_length;
   });
   return certain ? rows : std::vector<Run>{};
 }

@@ -33,7 +33,7 @@ class BufferState {
 
   /// Returns the value of a buffer; kUnknown if its parts do not make one value.
   Value at(ClassId cls, BufferId buffer) const;
-  /// Does the same, and says why there is no value.
+  /// Returns the value of a buffer like at(), and the reason in `why` if there is none.
   Value read(ClassId cls, BufferId buffer, Unreadable* why) const;
   void put(ClassId cls, BufferId buffer, const Value& value);
   /// Returns the value of a buffer that is neither a base nor a view, else null.
@@ -72,11 +72,11 @@ class BufferState {
     /// By dim, begin and table: lengths of the views that begin there.
     std::map<std::array<int64_t, 3>, std::set<int64_t>> lengths;
   };
-  /// The part of an entry that lies in a region, at one coordinate.
+  /// The part of an entry that lies in a region, on the rank at one coordinate.
   struct Share {
-    graph::Run part;
-    int64_t all = 0;     ///< indices of the entry that the rank has
-    bool known = false;  ///< the rank is of the class, or of one with the same views
+    graph::Run part;           ///< within the rank's indices of the entry
+    int64_t entry_length = 0;  ///< number of the rank's indices of the entry
+    bool exact = false;        ///< the rank's class has the views of the base's class
   };
   /// Returns the base of a view, or the base itself; null for other buffers.
   const Base* base_of(ClassId cls, BufferId buffer) const;
@@ -84,7 +84,7 @@ class BufferState {
   void find_regions(ClassId cls);
   CutId region_of(ClassId cls, const program::PieceOffset& from, int64_t length, int64_t size);
   void write_region(Base* base, CutId region, const Value& value);
-  CutId rest_of(const Base& base, CutId of, CutId without, bool behind) const;
+  CutId rest_of(const Base& base, CutId region, CutId removed, bool behind) const;
 
   // Reads (read_region.cc). `dims`: dims of the buffer that is read.
   Value read_region(const Base& base, CutId region, size_t dims, Unreadable* why) const;

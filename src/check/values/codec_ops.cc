@@ -28,8 +28,8 @@ std::vector<PieceId> LocalOps::coded_pieces(TaskRef ref, const Task& task, const
     in_.pieces[i] = m_.pieces.intern(std::move(piece));
     in_.types.push_back(m_.ref.terms[in_.exprs[i]].type);
   }
-  const TakeResult taken = signature(ref.cls, task, info).taken;
-  if (taken.fault != TakeResult::Fault::none) {
+  const LocalOpResult taken = signature(ref.cls, task, info).taken;
+  if (taken.fault != LocalOpResult::Fault::none) {
     m_.refusals.explain_pieces(ref, in_, taken);
     return {};
   }

@@ -50,8 +50,8 @@ bool Collectives::move_parts(TaskRef ref, const KindInfo& info, AxisMask over,
     }
     const TypeId logical = m_.ref.terms[part.expr].type;
     const graph::TensorType& type = logical < 0 ? local : m_.ctx.types[logical];
-    const MoveResult moved = m_.pieces.move(part.piece, over, movement, type, counted);
-    if (moved.fault != MoveResult::Fault::none) {
+    const CollectiveResult moved = m_.pieces.move(part.piece, over, movement, type, counted);
+    if (moved.fault != CollectiveResult::Fault::none) {
       m_.refusals.refuse_move(ref, info, buffer, part, moved);
       return false;
     }
@@ -85,23 +85,23 @@ bool Collectives::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
   const bool slot = move.placed == comm::Move::Placed::slot;
   const bool block = move.part == comm::Move::Part::block;
   std::vector<Value> components = m_.packs[before].components;
-  const auto refused = [&](MoveResult::Fault fault, AxisMask axes) {
-    MoveResult moved;
+  const auto refused = [&](CollectiveResult::Fault fault, AxisMask axes) {
+    CollectiveResult moved;
     moved.fault = fault;
     moved.axis = axes ? std::countr_zero(axes) : -1;
     m_.refusals.refuse_move(ref, info, m_.ctx.task(ref).in[operand], *value, moved);
     return false;
   };
   if (info.comm->needs_sizes || info.comm->makes_sizes) {
-    return refused(MoveResult::Fault::differs, over);
+    return refused(CollectiveResult::Fault::differs, over);
   }
   if (slot) {
     if (const AxisMask lacking = over & ~m_.packs[before].axes) {
-      return refused(MoveResult::Fault::not_split, lacking);
+      return refused(CollectiveResult::Fault::not_split, lacking);
     }
     for (const Value& component : components) {
       if (const AxisMask axes = m_.algebra.axes_of(component) & over) {
-        return refused(MoveResult::Fault::differs, axes);
+        return refused(CollectiveResult::Fault::differs, axes);
       }
     }
     for (Value& component : components) {
@@ -111,7 +111,7 @@ bool Collectives::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
     return true;
   }
   if (const AxisMask axes = m_.packs[before].axes & over) {
-    return refused(MoveResult::Fault::split, axes);
+    return refused(CollectiveResult::Fault::split, axes);
   }
   comm::Movement whole = movement;
   whole.move.part = comm::Move::Part::whole;

@@ -34,11 +34,11 @@ LocalOps::Signature& LocalOps::signature(ClassId cls, const Task& task, const Ki
   signature.fitting.assign(kind.out.size(), -1);
   try {
     const ops::Letters letters = ops::letters(*info.rules, kind.in, kind.out);
-    signature.taken = m_.pieces.take(info.key, letters, in_.pieces, in_.types, kind.out,
-                                     m_.ctx.types, offsets, m_.ctx.boxes[cls]);
+    signature.taken = m_.pieces.apply(info.key, letters, in_.pieces, in_.types, kind.out,
+                                      m_.ctx.types, offsets, m_.ctx.boxes[cls]);
   } catch (const Error&) {
     signature.taken.fault =
-        TakeResult::Fault::cut;  // no rule for operands with this number of dims
+        LocalOpResult::Fault::cut;  // no rule for operands with this number of dims
   }
   list.push_back(std::move(signature));
   return list.back();
@@ -102,8 +102,10 @@ void LocalOps::compute(TaskRef ref, const Task& task, const KindInfo& info) {
     }
   }
   Signature& pieces = signature(ref.cls, task, info);
-  if (pieces.taken.fault == TakeResult::Fault::begin) return refuse_begin(ref, pieces.taken.wrong);
-  if (pieces.taken.fault != TakeResult::Fault::none) {
+  if (pieces.taken.fault == LocalOpResult::Fault::begin) {
+    return refuse_begin(ref, pieces.taken.wrong);
+  }
+  if (pieces.taken.fault != LocalOpResult::Fault::none) {
     m_.refusals.explain_pieces(ref, in_, pieces.taken);
     return m_.io.invalidate_outputs(ref);
   }
@@ -138,8 +140,8 @@ void LocalOps::add_inputs(TaskRef ref, const Task& task) {
     return m_.io.invalidate_outputs(ref);
   }
   if (!sum) {
-    TakeResult taken;
-    taken.fault = TakeResult::Fault::partial;
+    LocalOpResult taken;
+    taken.fault = LocalOpResult::Fault::partial;
     taken.axes = m_.algebra.partial_axes(in_.value(0)) ^ m_.algebra.partial_axes(in_.value(1));
     taken.input = 0;
     taken.other = 1;

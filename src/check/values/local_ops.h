@@ -24,7 +24,7 @@ class LocalOps {
     std::vector<TypeId> in_types;  ///< logical
     std::vector<program::PieceOffset> piece_offsets;
     ClassId cls = program::kNone;  ///< class of the offsets; kNone: the op takes no positions
-    TakeResult taken;
+    LocalOpResult taken;
     std::vector<TypeId> fitting;  ///< by output: see TaskIo::write
   };
   Signature& signature(ClassId cls, const Task& task, const KindInfo& info);

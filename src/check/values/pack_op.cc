@@ -112,7 +112,7 @@ bool PackOp::apply(const std::vector<int32_t>& components) {
       out[i].dims = in[inputs_[0]].dims;
     }
   }
-  TakeResult taken;
+  LocalOpResult taken;
   bool by_element = true;
   try {
     // The same operands as in the task must hold the elements, which have more dims here.
@@ -129,14 +129,14 @@ bool PackOp::apply(const std::vector<int32_t>& components) {
       Pieces::PieceOffsets offsets;
       offsets.at = [](char, const Coords&) { return int64_t{0}; };
       offsets.axes = [](char) { return AxisMask{0}; };
-      taken = m_.pieces.take(info_.key, letters, held.pieces, logical, out, m_.ctx.types, offsets,
-                             m_.ctx.boxes[ref_.cls]);
+      taken = m_.pieces.apply(info_.key, letters, held.pieces, logical, out, m_.ctx.types, offsets,
+                              m_.ctx.boxes[ref_.cls]);
     }
   } catch (const Error&) {
     by_element = false;
   }
   if (!by_element) return refuse("its op does not act on every element of such tensors by itself");
-  if (taken.fault != TakeResult::Fault::none) {
+  if (taken.fault != LocalOpResult::Fault::none) {
     m_.refusals.explain_pieces(ref_, held, taken);
     return false;
   }
@@ -236,7 +236,7 @@ std::optional<Value> PackOp::contracted(size_t output) {
     }
     Piece piece = m_.pieces[made_[part][output].piece];
     const CutId set = m_.pieces.cuts.make(m_.algebra.elements_of(tensor), all, rows);
-    Space space{.key = info_.key, .letter = '#'};
+    AddendSpace space{.key = info_.key, .letter = '#'};
     Piece row{held.dims, held.cut, {}};
     row.cut[0] = graph::CutTable::kWhole;
     if (row != Piece{held.dims, {}, {}}) {

@@ -9,8 +9,8 @@ namespace hocket::check {
 
 using graph::Coords;
 
-MoveResult Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement,
-                        const graph::TensorType& logical, CutId counted) {
+CollectiveResult Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement,
+                              const graph::TensorType& logical, CutId counted) {
   const comm::Move& move = movement.move;
   int64_t size = 0;  // of the dim that is scattered
   if (move.part == comm::Move::Part::block) {
@@ -27,13 +27,13 @@ MoveResult Pieces::move(PieceId id, AxisMask over, const comm::Movement& movemen
   return known->second;
 }
 
-MoveResult Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement,
-                              int64_t size, CutId counted) {
+CollectiveResult Pieces::move_parts(const Piece& piece, AxisMask over,
+                                    const comm::Movement& movement, int64_t size, CutId counted) {
   // First combines all parts, then takes each rank's block of the result, if the op scatters. All
   // ranks must hold equal pieces, except for the cut of the gathered dim, or the sets of addends.
-  MoveResult moved;
+  CollectiveResult moved;
   Piece result = piece;
-  const auto refused = [&](MoveResult::Fault fault, AxisMask axes) {
+  const auto refused = [&](CollectiveResult::Fault fault, AxisMask axes) {
     moved.fault = fault;
     moved.axis = lowest_axis(axes);
     return moved;
@@ -46,20 +46,20 @@ MoveResult Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Mov
   if (slot) {
     const CutId cut = piece.cut[slot_dim];
     if (const AxisMask lacking = over & ~cuts.axes(cut)) {
-      return refused(MoveResult::Fault::not_split, lacking);
+      return refused(CollectiveResult::Fault::not_split, lacking);
     }
     result.cut[slot_dim] = over ? cuts.gather(cut, over, movement.slot_outer) : cut;
-    if (result.cut[slot_dim] == kNone) return refused(MoveResult::Fault::not_split, over);
+    if (result.cut[slot_dim] == kNone) return refused(CollectiveResult::Fault::not_split, over);
     for (const Addends& part : piece.addends) {
       if (const AxisMask axes = cuts.axes(part.set) & over) {
-        return refused(MoveResult::Fault::differs, axes);
+        return refused(CollectiveResult::Fault::differs, axes);
       }
     }
   }
   for (int dim = 0; dim < piece.dims; ++dim) {
     const AxisMask axes = cuts.axes(piece.cut[dim]) & over;
     if (axes && !(slot && dim == slot_dim)) {
-      return refused(sum ? MoveResult::Fault::split : MoveResult::Fault::differs, axes);
+      return refused(sum ? CollectiveResult::Fault::split : CollectiveResult::Fault::differs, axes);
     }
   }
   if (sum && over && !sum_over(&result, over, movement.monoid, &moved)) return moved;
@@ -82,7 +82,7 @@ MoveResult Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Mov
 
 /// Unites the addends of all ranks along `over`. Returns false, and fills `moved`, if they do not
 /// add up.
-bool Pieces::sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, MoveResult* moved) {
+bool Pieces::sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, CollectiveResult* moved) {
   AxisMask lacking = over;
   std::vector<Addends> parts;
   bool alike = true;
@@ -97,13 +97,13 @@ bool Pieces::sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, MoveResul
   const bool repeats = monoid == ops::Monoid::max && parts.size() == 1;
   moved->axis = lowest_axis(lacking ? lacking : over);
   if (lacking) {
-    moved->fault = MoveResult::Fault::not_partial;
+    moved->fault = CollectiveResult::Fault::not_partial;
   } else if (!alike) {
-    moved->fault = MoveResult::Fault::monoid;
+    moved->fault = CollectiveResult::Fault::monoid;
   } else if (!repeats && !fills_hull(parts, over)) {
-    moved->fault = MoveResult::Fault::overlap;
+    moved->fault = CollectiveResult::Fault::overlap;
   }
-  return moved->fault == MoveResult::Fault::none;
+  return moved->fault == CollectiveResult::Fault::none;
 }
 
 /// Returns whether the boxes of addends that the ranks along `over` hold are disjoint, and fill the
@@ -208,7 +208,7 @@ ops::Monoid Pieces::monoid(PieceId id) const {
 bool Pieces::has_support(PieceId id, int dim) const {
   const auto& addends = pieces_[id].addends;
   return std::any_of(addends.begin(), addends.end(), [&](const Addends& part) {
-    const Space& space = spaces_[part.space];
+    const AddendSpace& space = spaces_[part.space];
     return space.needs >= 0 && space.by_dim == dim;
   });
 }

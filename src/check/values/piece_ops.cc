@@ -67,7 +67,7 @@ CutId Pieces::made_run(char letter, int64_t class_has, int64_t size, const Piece
 
 bool Pieces::take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
                        std::span<const PieceId> in, std::span<const TypeId> logical,
-                       const TypeTable& types, LetterCuts* held, TakeResult* taken) const {
+                       const TypeTable& types, LetterCuts* held, LocalOpResult* taken) const {
   // The first input that has a letter defines its cut. All other inputs must agree, and only
   // letters that the op may be split along are cut. Without letters everything is whole.
   for (size_t i = 0; i < in.size(); ++i) {
@@ -76,7 +76,7 @@ bool Pieces::take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
       const CutId cut = piece.cut[dim];
       const char letter = letters.any || letters.in[i].empty() ? char{0} : letters.in[i][dim];
       const auto refused = [&](AxisMask axes, int32_t other = kNone) {
-        taken->fault = TakeResult::Fault::cut;
+        taken->fault = LocalOpResult::Fault::cut;
         taken->axes = axes;
         taken->input = static_cast<int32_t>(i);
         taken->dim = static_cast<int32_t>(dim);
@@ -111,11 +111,11 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
                             std::span<const TypeId> logical,
                             std::span<const graph::TensorType> local_out, const TypeTable& types,
                             const PieceOffsets& offsets, const graph::CoordBox& box,
-                            LetterCuts* held, TakeResult* taken) {
+                            LetterCuts* held, LocalOpResult* taken) {
   // Handles positional letters. A letter that no input has gets a run as long as in the outputs,
   // from where the task says. All must begin where the task says, on every rank.
   const auto refused = [&](AxisMask axes) {
-    taken->fault = TakeResult::Fault::begin;
+    taken->fault = LocalOpResult::Fault::begin;
     taken->axes = axes;
     return false;
   };
@@ -151,7 +151,7 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
 }
 
 bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-                          LetterCuts* held, std::vector<Addends>* lifted, TakeResult* taken) {
+                          LetterCuts* held, std::vector<Addends>* lifted, LocalOpResult* taken) {
   // An input that the notation calls a sum over a letter must have exactly the addends of the
   // letter's cut. One of the other inputs may be unfinished, if the op is linear in it: its addends
   // are lifted.
@@ -160,7 +160,7 @@ bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<co
   for (size_t i = 0; i < in.size(); ++i) {
     const Piece piece = pieces_[in[i]];
     const auto refused = [&](AxisMask axes, int32_t other = kNone) {
-      taken->fault = TakeResult::Fault::partial;
+      taken->fault = LocalOpResult::Fault::partial;
       taken->axes = axes;
       taken->input = static_cast<int32_t>(i);
       taken->other = other;
@@ -180,7 +180,7 @@ bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<co
     if (piece.addends.empty()) continue;
     bool may = !letters.any && i < linear.size() && linear[i] == '1' && partial_input < 0;
     for (const Addends& part : piece.addends) {
-      const Space& space = spaces_[part.space];
+      const AddendSpace& space = spaces_[part.space];
       may = may && space.monoid == ops::Monoid::sum && space.needs < 0;
     }
     if (!may) return refused(partial_axes(in[i]), partial_input);
@@ -193,10 +193,10 @@ bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<co
   return true;
 }
 
-TakeResult Pieces::take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-                        std::span<const TypeId> logical,
-                        std::span<const graph::TensorType> local_out, const TypeTable& types,
-                        const PieceOffsets& offsets, const graph::CoordBox& box) {
+LocalOpResult Pieces::apply(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
+                            std::span<const TypeId> logical,
+                            std::span<const graph::TensorType> local_out, const TypeTable& types,
+                            const PieceOffsets& offsets, const graph::CoordBox& box) {
   // Every letter must have one cut in all inputs that have it. It must be whole unless the op acts
   // index by index along it or contracts it. Where the op goes by position, the cut is one run that
   // begins where the task says. An output has the cuts of its letters, and is an unfinished
@@ -207,7 +207,7 @@ TakeResult Pieces::take(int32_t key, const ops::Letters& letters, std::span<cons
   // only rules for every value hold, since begins and needed indices change from step to step.
   const OpKey& op = keys_[key];
   const ops::LayoutRule& rule = op.rules->layout;
-  TakeResult taken;
+  LocalOpResult taken;
   LetterCuts held;
   std::vector<Addends> lifted;
   if (!take_cuts(rule, letters, in, logical, types, &held, &taken) ||
@@ -227,7 +227,7 @@ TakeResult Pieces::take(int32_t key, const ops::Letters& letters, std::span<cons
       const LetterCut& known = held.of(letter);
       const CutId cut = known.cut;
       if (cut == kNone || has.find(letter) != std::string::npos) continue;
-      Space space{.key = key, .letter = letter, .monoid = rule.monoid(letter)};
+      AddendSpace space{.key = key, .letter = letter, .monoid = rule.monoid(letter)};
       // A symbol needs all indices, since its size is not known before the step, unless shares of
       // it need shares: then sizes are counted in parts that every value has.
       const ops::Support* support = rule.support_of(letter, static_cast<int>(output));

@@ -28,7 +28,7 @@ namespace hocket::check {
 
 using graph::AxisMask;
 using graph::CutId;
-using SpaceId = Id<struct Space>;
+using SpaceId = Id<struct AddendSpace>;
 using PieceId = Id<struct Piece>;
 using MarkId = int32_t;
 inline constexpr int32_t kAnyPiece = -1;  ///< piece of zero, which fits every piece
@@ -38,10 +38,11 @@ constexpr int32_t lowest_axis(AxisMask axes) { return axes ? std::countr_zero(ax
 
 /// Index space of the addends of an unfinished reduction: the indices of a letter that an op
 /// contracts, or, behind a linear op, the space of its partial input. Names the reduction, never
-/// ranks.
-struct Space {
+/// ranks. A linear op gives the image of a sum as the sum of the addends' images. So the addends of
+/// its output are those of its input, lifted through the op's `key`.
+struct AddendSpace {
   int32_t key = -1;       ///< OpKeys: the op that contracts, or is linear
-  char letter = 0;        ///< contracted; 0: lifted through `key`
+  char letter = 0;        ///< contracted; 0: lifted; '#': the elements, in memory order
   int32_t input = -1;     ///< lifted: the partial input
   SpaceId inner = kNone;  ///< lifted: of that input
   ops::Monoid monoid = ops::Monoid::sum;
@@ -50,11 +51,10 @@ struct Space {
   int32_t needs = -1;  ///< Pieces::support_; -1: all addends are needed
   int32_t by_dim = -1;
   int64_t size = 0, by_size = 0;
-  /// Cuts of the other dims of a tensor of `size` rows, if the letter is '#' (elements in memory
-  /// order): the numbering depends on them. kNone: the numbering depends on no cuts, since there
-  /// are none, or whole rows only.
+  /// For letter '#': cuts of the dims behind the rows of a tensor of `size` rows. They change the
+  /// numbers of the elements. kNone: the rows are whole.
   PieceId row = kNone;
-  auto operator<=>(const Space&) const = default;
+  auto operator<=>(const AddendSpace&) const = default;
 };
 
 struct Addends {
@@ -82,8 +82,8 @@ struct Value {
   auto operator<=>(const Value&) const = default;
 };
 
-/// Result of a movement of a piece, or the reason why it is impossible.
-struct MoveResult {
+/// Piece after a collective or a message, or the reason why it is impossible.
+struct CollectiveResult {
   enum class Fault : uint8_t {
     none,
     not_split,    ///< gather, but the dim is not cut along `axis`
@@ -97,8 +97,9 @@ struct MoveResult {
   int32_t axis = -1;
 };
 
-/// Result of an op on pieces by its index notation, or the reason why it can't take them.
-struct TakeResult {
+/// Pieces of the outputs of a local op, by its index notation, or the reason why it can't take its
+/// inputs.
+struct LocalOpResult {
   enum class Fault : uint8_t {
     none,
     cut,      ///< a letter is cut differently in two inputs, or must not be cut at all
@@ -122,7 +123,7 @@ class Pieces {
   graph::CutTable cuts;
 
   PieceId intern(Piece piece);
-  SpaceId intern_space(const Space& space);
+  SpaceId intern_space(const AddendSpace& space);
   /// Returns whether the addends that the piece needs depend on its indices of a dim.
   bool has_support(PieceId id, int dim) const;
   const Piece& operator[](PieceId id) const { return pieces_[id]; }
@@ -148,8 +149,8 @@ class Pieces {
   /// Returns the piece after a collective over the ranks along `over`, of a tensor of this type.
   /// `counted`: the cut before a gather, if the collective reverses that gather; kNone: even
   /// blocks.
-  MoveResult move(PieceId id, AxisMask over, const comm::Movement& movement,
-                  const graph::TensorType& logical, CutId counted = kNone);
+  CollectiveResult move(PieceId id, AxisMask over, const comm::Movement& movement,
+                        const graph::TensorType& logical, CutId counted = kNone);
   /// Returns the piece of the peer that the shift leads to.
   PieceId from_peer(PieceId id, const graph::Shift& shift);
   /// Returns the union of two parts of one term: of one reduction by this monoid, equal in all
@@ -195,9 +196,10 @@ class Pieces {
   /// Applies an op to pieces of its inputs. `in`, `logical`: pieces and whole types of the inputs;
   /// `key`: the op with its attributes; `local_out`: local types of the outputs; `box`: the ranks
   /// that run the task.
-  TakeResult take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-                  std::span<const TypeId> logical, std::span<const graph::TensorType> local_out,
-                  const TypeTable& types, const PieceOffsets& offsets, const graph::CoordBox& box);
+  LocalOpResult apply(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
+                      std::span<const TypeId> logical, std::span<const graph::TensorType> local_out,
+                      const TypeTable& types, const PieceOffsets& offsets,
+                      const graph::CoordBox& box);
   /// Compares the begins that a task says with the cut of a letter, a dim of `size`, on the ranks
   /// in a box. No text: they agree.
   RankFault misplaced(CutId cut, char letter, int64_t size, const PieceOffsets& offsets,
@@ -216,9 +218,9 @@ class Pieces {
   char letter_of(SpaceId space) const;
   /// Returns the addends of a space that the cuts of a piece need.
   CutId needed(SpaceId space, const Piece& piece);
-  MoveResult move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement,
-                        int64_t size, CutId counted);
-  bool sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, MoveResult* moved);
+  CollectiveResult move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement,
+                              int64_t size, CutId counted);
+  bool sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, CollectiveResult* moved);
   /// Cut of a letter of the op's notation in the inputs; kNone: no input has the letter.
   struct LetterCut {
     CutId cut = kNone;
@@ -230,16 +232,16 @@ class Pieces {
     std::array<LetterCut, 256> by_letter;
     LetterCut& of(char letter) { return by_letter[static_cast<unsigned char>(letter)]; }
   };
-  // The steps of take(). They return false, and fill `taken`, if the op can't take the pieces.
+  // The steps of apply(). They return false, and fill `taken`, if the op can't take the pieces.
   bool take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
                  std::span<const PieceId> in, std::span<const TypeId> logical,
-                 const TypeTable& types, LetterCuts* held, TakeResult* taken) const;
+                 const TypeTable& types, LetterCuts* held, LocalOpResult* taken) const;
   bool take_positions(const OpKey& op, const ops::Letters& letters, std::span<const TypeId> logical,
                       std::span<const graph::TensorType> local_out, const TypeTable& types,
                       const PieceOffsets& offsets, const graph::CoordBox& box, LetterCuts* held,
-                      TakeResult* taken);
+                      LocalOpResult* taken);
   bool take_addends(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-                    LetterCuts* held, std::vector<Addends>* lifted, TakeResult* taken);
+                    LetterCuts* held, std::vector<Addends>* lifted, LocalOpResult* taken);
   /// Returns the run of a letter's indices that each rank makes; kNone, and `why`, if it leaves the
   /// tensor.
   CutId made_run(char letter, int64_t class_has, int64_t size, const PieceOffsets& offsets,
@@ -252,12 +254,12 @@ class Pieces {
   const OpKeys& keys_;
   std::vector<Piece> pieces_;
   std::map<Piece, PieceId> index_;
-  std::vector<Space> spaces_;
+  std::vector<AddendSpace> spaces_;
   std::vector<decltype(ops::Support::of)> support_;
-  std::map<Space, SpaceId> space_index_;
+  std::map<AddendSpace, SpaceId> space_index_;
   std::map<std::tuple<PieceId, AxisMask, int, int, int, int, int, int64_t, int64_t, int64_t, CutId,
                       std::vector<int64_t>>,
-           MoveResult>
+           CollectiveResult>
       moves_;
   std::map<std::pair<PieceId, graph::Shift>, PieceId> from_peers_;
   std::map<std::pair<PieceId, TypeId>, TypeId> local_types_;

@@ -62,7 +62,7 @@ void Refusals::report_untiled(TaskRef ref, BufferId buffer, int32_t reader, cons
 }
 
 void Refusals::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Value& value,
-                           const MoveResult& moved) const {
+                           const CollectiveResult& moved) const {
   // The rule and the fix depend on the movement: an exchange of rows, a gather, a scattered sum, or
   // a reduction.
   const comm::Movement movement =
@@ -76,25 +76,25 @@ void Refusals::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, c
            "exchange rows that are split by token (1) or by expert (0)", at_rank);
   } else if (slot) {
     refuse("gather-layout", ref, buffer,
-           moved.fault == MoveResult::Fault::differs
+           moved.fault == CollectiveResult::Fault::differs
                ? fmt::format("ranks along {} hold parts that differ in more than dim {}", axis,
                              movement.slot_dim)
                : fmt::format("it is not split along dim {} over {}", movement.slot_dim, axis),
            "gather along the dim and the axes that split the value", at_rank);
   } else if (movement.move.part == comm::Move::Part::block &&
-             moved.fault != MoveResult::Fault::overlap) {
+             moved.fault != CollectiveResult::Fault::overlap) {
     refuse("scatter-layout", ref, buffer, fmt::format("it is not partial over {}", axis),
            "reduce-scatter only values that are partial over all axes of the group", at_rank);
-  } else if (moved.fault == MoveResult::Fault::split) {
+  } else if (moved.fault == CollectiveResult::Fault::split) {
     refuse("reduce-split", ref, buffer,
            fmt::format("it is split over {}: different parts would be added", axis),
            "gather instead, or take this axis out of the group", at_rank);
-  } else if (moved.fault == MoveResult::Fault::monoid) {
+  } else if (moved.fault == CollectiveResult::Fault::monoid) {
     refuse("reduce-monoid", ref, buffer,
            "its own reduction is another one: sum, maximum and softmax differ",
            "reduce a maximum with monoid=\"max\", a sum without; merge softmaxes by an op",
            at_rank);
-  } else if (moved.fault == MoveResult::Fault::overlap) {
+  } else if (moved.fault == CollectiveResult::Fault::overlap) {
     refuse("reduce-overlap", ref, buffer,
            "the parts that its ranks hold overlap: some addends would be counted more than once",
            "add up only disjoint parts of a sum", at_rank);
@@ -445,7 +445,7 @@ void Refusals::explain_unknown(TaskRef ref, const Operands& operands) const {
 }
 
 void Refusals::explain_pieces(TaskRef ref, const Operands& operands,
-                              const TakeResult& taken) const {
+                              const LocalOpResult& taken) const {
   // Prints the pieces of all inputs, since any of them may be the one to change. Writers of partial
   // values come first among the related tasks: a forgotten reduction is the usual cause.
   const Task& task = ctx_.task(ref);

@@ -43,7 +43,7 @@ class Refusals {
   void refuse_begin(TaskRef ref, const RankFault& wrong) const;
   /// Reports a movement that a collective can't do.
   void refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Value& value,
-                   const MoveResult& moved) const;
+                   const CollectiveResult& moved) const;
   /// Reports classes with different values that no collective unites.
   void refuse_meeting(std::span<const TaskRef> tasks) const;
   /// Reports a read of regions that make no value. `reader`: global task, -1 after the last one.
@@ -55,7 +55,7 @@ class Refusals {
   /// Reports an operand that is an unfinished sum.
   void explain_unfinished(TaskRef ref, size_t input) const;
   /// Reports operands with pieces that the op can't take.
-  void explain_pieces(TaskRef ref, const Operands& operands, const TakeResult& taken) const;
+  void explain_pieces(TaskRef ref, const Operands& operands, const LocalOpResult& taken) const;
   /// Reports a named buffer that ends the step with another term than expected.
   void explain_final(ClassId cls, BufferId buffer, ExprId want, ExprId got) const;
 

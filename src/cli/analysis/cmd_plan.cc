@@ -44,8 +44,8 @@ struct PlanOptions {
   /// Returns the path for the plan: "-" is standard output; empty prints only the table.
   std::string destination() const { return out.empty() && !emit.empty() ? "-" : out; }
   /// Returns the stream for messages.
-  std::FILE* words() const {
-    return json ? stderr : words_beside(html == "-" ? html : destination());
+  std::FILE* messages() const {
+    return json ? stderr : message_stream(html == "-" ? html : destination());
   }
 };
 
@@ -104,7 +104,7 @@ engine::Run read_target(const PlanOptions& options, std::map<std::string, std::s
     others.set = rest;
     others.global_batch.reset();
     others.seq_len.reset();
-    run = read_foreign(others, ranks_of_file(options), false, options.words(), &model_name);
+    run = read_foreign(others, ranks_of_file(options), false, options.messages(), &model_name);
   } else if (is_file && !options.file.path.ends_with(".json")) {
     run = engine::resolve_run(options.file.path, rest);
   } else {
@@ -137,7 +137,7 @@ engine::Run read_target(const PlanOptions& options, std::map<std::string, std::s
   all.push_back("plan.ranks_per_node=1");
   all.push_back(fmt::format("plan.dp={}", run.config.train.global_batch));
   engine::Run target = engine::parse_run("{}", options.file.path, all);
-  note_model(options.words(), model_name, target);
+  note_model(options.messages(), model_name, target);
   return target;
 }
 
@@ -303,22 +303,22 @@ int search_plan(const PlanOptions& options) {
   if (result.best.empty()) {
     fail_without(result, trial, space, options.emit);
   }
-  std::FILE* words = options.words();
+  std::FILE* messages = options.messages();
   if (options.json) {
     fmt::print("{}\n", search_json(result, space, trial.costs().calibrated(), options.rows(),
                                    trial.memory()));
   } else {
-    fmt::print(words, "model    {}\ncluster  {}: {} of {} x {}{}\nsearch   {}\n\n{}{}{}",
+    fmt::print(messages, "model    {}\ncluster  {}: {} of {} x {}{}\nsearch   {}\n\n{}{}{}",
                engine::describe(run.model), trial.cluster().name, space.ranks,
                trial.cluster().capacity(), trial.cluster().device_names(trial.cluster().capacity()),
                trial.costs().calibrated() ? "" : " (uncalibrated; try --profile)",
                ending_text(result), table_text(result, space, options.rows()),
                why_text(result, space), families_text(result, space));
     for (const std::string& line : gains_lines(result, space, trial.memory())) {
-      fmt::print(words, "next     {}\n", line);
+      fmt::print(messages, "next     {}\n", line);
     }
     for (const auto& [why, count] : result.refusals) {
-      fmt::print(words, "no program of {}: {}\n", counted(count, "plan"), why);
+      fmt::print(messages, "no program of {}: {}\n", counted(count, "plan"), why);
     }
   }
   if (!options.html.empty()) {
@@ -330,11 +330,11 @@ int search_plan(const PlanOptions& options) {
   const interop::Emitted emitted =
       text_of(trial.run_of(best.plan, space), options.emit, comment_of(best, result, trial, space));
   for (const std::string& line : emitted.notes) {
-    fmt::print(words, "note     {}\n", line);
+    fmt::print(messages, "note     {}\n", line);
   }
   emit(options.destination(), emitted.text);
   if (options.destination() != "-" && !options.json) {
-    fmt::print(words, "wrote {}\n", options.out);
+    fmt::print(messages, "wrote {}\n", options.out);
   }
   return 0;
 }

@@ -124,10 +124,10 @@ int run_whatif(const WhatifOptions& options) {
     fmt::print("{}\n", whatif::to_json(run, findings));
     return 0;
   }
-  std::FILE* words = words_beside(options.html);
-  fmt::print(words, "{}", whatif::to_text(run, findings));
+  std::FILE* messages = message_stream(options.html);
+  fmt::print(messages, "{}", whatif::to_text(run, findings));
   if (!options.html.empty() && options.html != "-") {
-    fmt::print(words, "wrote {}\n", options.html);
+    fmt::print(messages, "wrote {}\n", options.html);
   }
   return 0;
 }

@@ -168,7 +168,7 @@ int plan_codecs(const CodecOptions& options) {
          "--json and the run both go to standard output; expected --out FILE for the run");
   }
   const Source source = read_source(options.run, options.set, true);
-  if (source.program_text) {
+  if (source.parsed_program) {
     fail("hocket plan codecs",
          "{} is the text of a program, with its codecs fixed; expected a run.yaml or a "
          "MODEL",
@@ -183,11 +183,11 @@ int plan_codecs(const CodecOptions& options) {
   const CodecTrial trial(run, basis.cluster_file, basis.profile, split(options.codecs, ','));
   const CodecResult result = search(trial, options, begun_ns);
   const std::string steps = steps_text(result);
-  std::FILE* words = words_beside(options.out);
+  std::FILE* messages = message_stream(options.out);
   if (options.json) {
     fmt::print("{}\n", json_of(trial, result).dump(2));
   } else {
-    fmt::print(words, "model      {}\ncluster    {}\nsearch     {} simulated{}\n{}\n{}\n{}",
+    fmt::print(messages, "model      {}\ncluster    {}\nsearch     {} simulated{}\n{}\n{}\n{}",
                engine::describe(run.model), trial.cluster().name, counted(result.simulated, "step"),
                result.complete ? "" : ", ended before all were tried", offload_text(result),
                table_text(trial, result), steps);
@@ -198,7 +198,7 @@ int plan_codecs(const CodecOptions& options) {
                                                          trial.cluster().name,
                                                          steps.substr(0, steps.size() - 1))));
   if (!options.json) {
-    fmt::print(words, "wrote {}\n", options.out);
+    fmt::print(messages, "wrote {}\n", options.out);
   }
   return 0;
 }

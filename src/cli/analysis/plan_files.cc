@@ -101,7 +101,7 @@ int64_t layers_of_model(const PlanFile& file) {
 }  // namespace
 
 engine::Run read_foreign(const PlanFile& file, const interop::RanksOfFile& ranks, bool keeps_plan,
-                         std::FILE* words, std::string* model_name) {
+                         std::FILE* messages, std::string* model_name) {
   const std::string text = read_file(file.path);
   const bool named = file.sets_model();
   interop::Beside beside;
@@ -137,10 +137,10 @@ engine::Run read_foreign(const PlanFile& file, const interop::RanksOfFile& ranks
                        : fmt::format("names the model {} without its sizes", quote(model)));
   }
   for (const std::string& line : imported.notes) {
-    fmt::print(words, "note     {}\n", line);
+    fmt::print(messages, "note     {}\n", line);
   }
   for (const std::string& line : imported.ignored) {
-    fmt::print(words, "ignored  {}\n", line);
+    fmt::print(messages, "ignored  {}\n", line);
   }
   const std::vector<std::string> set = file.overrides();
   all.insert(all.end(), set.begin(), set.end());
@@ -149,9 +149,9 @@ engine::Run read_foreign(const PlanFile& file, const interop::RanksOfFile& ranks
                     : engine::resolve_text(tree.dump(), file.path, all);
 }
 
-void note_model(std::FILE* words, const std::string& model_name, const engine::Run& run) {
+void note_model(std::FILE* messages, const std::string& model_name, const engine::Run& run) {
   if (model_name.empty()) return;
-  fmt::print(words, "note     the file names the model {}; the one of this run has {} ({})\n",
+  fmt::print(messages, "note     the file names the model {}; the one of this run has {} ({})\n",
              quote(model_name), parameters_text(run.model), engine::describe(run.model));
 }
 
@@ -166,13 +166,13 @@ namespace {
 
 /// Notes that sharded parameters beside whole gradients are no FSDP: the gradients of all
 /// micro-batches are kept whole.
-void note_gradients(std::FILE* words, const engine::Run& run) {
+void note_gradients(std::FILE* messages, const engine::Run& run) {
   const parallel::Sharding& shard = run.plan.shard;
   if (shard.params == parallel::Shard::none || shard.grads != parallel::Shard::none ||
       !shard.reshard_after_backward || run.plan.num_micro_batches <= 1) {
     return;
   }
-  fmt::print(words,
+  fmt::print(messages,
              "note     plan.shard.grads is none: gradients stay whole over the {} micro-batches of "
              "a step, unlike FSDP's; try --set plan.shard.grads={}\n",
              run.plan.num_micro_batches, shard.params == parallel::Shard::all ? "all" : "group");
@@ -193,14 +193,14 @@ int convert(const ConvertPlanOptions& options) {
   }
   require_output("hocket plan convert --out", options.out, {file.path});
   require_writable("hocket plan convert --out", options.out);
-  std::FILE* words = words_beside(options.out.empty() ? "-" : options.out);
+  std::FILE* messages = message_stream(options.out.empty() ? "-" : options.out);
   std::string model_name;
   const engine::Run run =
       file.from.empty()
           ? read_source(file.path, file.overrides(), true).run
-          : read_foreign(file, {.asked = options.ranks.value_or(0)}, true, words, &model_name);
-  note_model(words, model_name, run);
-  note_gradients(words, run);
+          : read_foreign(file, {.asked = options.ranks.value_or(0)}, true, messages, &model_name);
+  note_model(messages, model_name, run);
+  note_gradients(messages, run);
   if (options.ranks && run.plan.world() != *options.ranks) {
     fail(verb, "--ranks is {}; expected {}, which the plan has with the keys of --set",
          *options.ranks, run.plan.world());
@@ -209,7 +209,7 @@ int convert(const ConvertPlanOptions& options) {
       file.from.empty() ? "" : fmt::format("from {} ({})", file.path, file.from);
   const interop::Emitted emitted = text_of(run, options.emit, comment);
   for (const std::string& line : emitted.notes) {
-    fmt::print(words, "note     {}\n", line);
+    fmt::print(messages, "note     {}\n", line);
   }
   emit(options.out, emitted.text);
   return 0;

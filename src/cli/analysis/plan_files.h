@@ -38,14 +38,14 @@ void add_emit(Args& args, std::string* emit, std::string help);
 void expect_formats(const std::string& verb, const PlanFile& file, const std::string& emit);
 
 /// Reads the run that another trainer's file describes. Prints notes and ignored settings to
-/// `words`. Writes the model's config.json if the file has its sizes. With `keeps_plan` the plan
+/// `messages`. Writes the model's config.json if the file has its sizes. With `keeps_plan` the plan
 /// must fit; otherwise only the keys are resolved. `model_name` receives the file's name of the
 /// model, or stays empty.
 engine::Run read_foreign(const PlanFile& file, const interop::RanksOfFile& ranks, bool keeps_plan,
-                         std::FILE* words, std::string* model_name);
+                         std::FILE* messages, std::string* model_name);
 
 /// Prints which model the run has, if the file named one without its sizes.
-void note_model(std::FILE* words, const std::string& model_name, const engine::Run& run);
+void note_model(std::FILE* messages, const std::string& model_name, const engine::Run& run);
 
 /// Returns `run` in the form of another trainer, or as a run.yaml with `comment` at its head.
 interop::Emitted text_of(const engine::Run& run, const std::string& emit_format,

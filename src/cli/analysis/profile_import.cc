@@ -162,15 +162,15 @@ void warn_of(const std::vector<cost::GroupError>& errors) {
   }
 }
 
-void print_errors(std::FILE* words, const std::vector<cost::GroupError>& errors) {
+void print_errors(std::FILE* messages, const std::vector<cost::GroupError>& errors) {
   if (errors.empty()) {
-    fmt::print(words, "one group alone: nothing to judge the fit by\n");
+    fmt::print(messages, "one group alone: nothing to judge the fit by\n");
     return;
   }
-  fmt::print(words, "{:<16} {:>6} {:>6}  {:<26} {:>6} {:>8} {:>8}\n", "held out", "ranks", "nodes",
-             "predicted from", "sizes", "mean", "worst");
+  fmt::print(messages, "{:<16} {:>6} {:>6}  {:<26} {:>6} {:>8} {:>8}\n", "held out", "ranks",
+             "nodes", "predicted from", "sizes", "mean", "worst");
   for (const cost::GroupError& e : errors) {
-    fmt::print(words, "{:<16} {:>6} {:>6}  {:<26} {:>6} {:>6.1f} % {:>6.1f} %  at {}\n", e.op,
+    fmt::print(messages, "{:<16} {:>6} {:>6}  {:<26} {:>6} {:>6.1f} % {:>6.1f} %  at {}\n", e.op,
                e.ranks, e.nodes, e.predicted_from, e.sizes, 100 * e.mean, 100 * e.worst,
                human_bytes(e.worst_bytes));
   }
@@ -235,19 +235,19 @@ int import_logs(const ImportOptions& options) {
     print_json(options, base_name, logs, fit, errors, kept);
     return 0;
   }
-  std::FILE* words = words_beside(options.out);
+  std::FILE* messages = message_stream(options.out);
   for (const std::string& what : logs.assumed) {
-    fmt::print(words, "assumed:  {}\n", what);
+    fmt::print(messages, "assumed:  {}\n", what);
   }
   for (const std::string& what : all_dropped(logs, fit)) {
-    fmt::print(words, "left out: {}\n", what);
+    fmt::print(messages, "left out: {}\n", what);
   }
-  print_errors(words, errors);
+  print_errors(messages, errors);
   if (kept > 0) {
-    fmt::print(words, "kept:     measured times of {} of {}, which these logs do not have\n",
+    fmt::print(messages, "kept:     measured times of {} of {}, which these logs do not have\n",
                counted(static_cast<int64_t>(kept), "group"), base_name);
   }
-  fmt::print(words, "fitted {} to {}; all else is of {}; wrote {}\n", join(fit.fitted, " and "),
+  fmt::print(messages, "fitted {} to {}; all else is of {}; wrote {}\n", join(fit.fitted, " and "),
              counted(fit.times, "time"), base_name, options.out);
   return 0;
 }

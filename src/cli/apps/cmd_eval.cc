@@ -159,16 +159,16 @@ void print_ids(const EvalOptions& options, const Lists& ids, double loss) {
     fmt::print("{}\n", json.take());
     return;
   }
-  std::FILE* words = words_beside(options.logits == "-" ? options.logits : options.grads);
-  fmt::print(words, "{}, {}", counted(static_cast<int64_t>(ids.size()), "list"),
+  std::FILE* messages = message_stream(options.logits == "-" ? options.logits : options.grads);
+  fmt::print(messages, "{}, {}", counted(static_cast<int64_t>(ids.size()), "list"),
              counted(tokens, "token"));
   if (!std::isnan(loss)) {
-    fmt::print(words, ", mean next-token loss {:.6f}", loss);
+    fmt::print(messages, ", mean next-token loss {:.6f}", loss);
   }
-  fmt::print(words, "\n");
+  fmt::print(messages, "\n");
   for (const std::string* path : {&options.logits, &options.grads}) {
     if (!path->empty()) {
-      fmt::print(words, "wrote {}\n", *path);
+      fmt::print(messages, "wrote {}\n", *path);
     }
   }
 }

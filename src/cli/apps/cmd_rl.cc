@@ -49,7 +49,7 @@ void verb_rl(Args& args) {
       return 0;
     }
     const Source source = read_source(options->run, options->set);
-    if (source.program_text) {
+    if (source.parsed_program) {
       fail(options->run, "is the text of a program; expected a run.yaml");
     }
     if (source.run.config.objective != engine::Objective::rl) {

@@ -73,7 +73,7 @@ void verb_train(Args& args) {
     }
     warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
     redirect_output(source.run.config.output.dir + "/logs");
-    return train::train(source.run, {source.program_text, command_line()});
+    return train::train(source.run, {source.parsed_program, command_line()});
   });
 }
 

@@ -21,7 +21,7 @@ namespace hocket::cli {
 namespace {
 
 /// Prints the tasks that a step of the program spends most in, with their share of the step.
-void print_longest(std::FILE* words, const program::Program& program,
+void print_longest(std::FILE* messages, const program::Program& program,
                    const cost::Profile& profile) {
   std::vector<std::pair<int64_t, const cost::TimedTask*>> by_time;
   int64_t total = 0;
@@ -36,10 +36,10 @@ void print_longest(std::FILE* words, const program::Program& program,
   std::sort(by_time.begin(), by_time.end(), [](const auto& a, const auto& b) {
     return a.first != b.first ? a.first > b.first : a.second->key < b.second->key;
   });
-  fmt::print(words, "{:>8}  {:>10}  {:>15}  {}\n", "share", "a task", "rate", "op and types");
+  fmt::print(messages, "{:>8}  {:>10}  {:>15}  {}\n", "share", "a task", "rate", "op and types");
   for (size_t i = 0; i < std::min<size_t>(8, by_time.size()); ++i) {
     const cost::TimedTask& task = *by_time[i].second;
-    fmt::print(words, "{:>6.1f} %  {:>10}  {:>7.1f} GFLOP/s  {}\n",
+    fmt::print(messages, "{:>6.1f} %  {:>10}  {:>7.1f} GFLOP/s  {}\n",
                100.0 * static_cast<double>(by_time[i].first) /
                    static_cast<double>(std::max<int64_t>(total, 1)),
                human_time(static_cast<double>(task.ns) * 1e-9),
@@ -49,13 +49,13 @@ void print_longest(std::FILE* words, const program::Program& program,
 }
 
 /// Prints the fitted model for ops without a timing.
-void print_learned(std::FILE* words, const engine::Run& run, const cost::Profile& profile) {
+void print_learned(std::FILE* messages, const engine::Run& run, const cost::Profile& profile) {
   const cost::CostModel costs(engine::local_cluster(run), profile,
                               engine::threads_per_rank(run.plan));
   const cost::LearnedTimes& learned = *costs.learned();
   if (learned.held_out() <= 0) return;
   fmt::print(
-      words,
+      messages,
       "ops left out, one at a time, are predicted from the others within {:.0f} % (median; the "
       "roofline: {:.0f} %){}\n",
       100 * learned.held_out(), 100 * learned.roofline_held_out(),
@@ -92,11 +92,11 @@ int profile_tasks(const ProfileVerbOptions& options) {
     }
     return 0;
   }
-  std::FILE* words = words_beside(options.out);
-  print_longest(words, compiled.program, profile);
-  print_learned(words, source.run, profile);
+  std::FILE* messages = message_stream(options.out);
+  print_longest(messages, compiled.program, profile);
+  print_learned(messages, source.run, profile);
   for (const auto& [name, link] : profile.links) {
-    fmt::print(words,
+    fmt::print(messages,
                "link {}: messages {} and {}/s, collectives {} and {}/s; beside these, tasks take "
                "{:.2f} times as long, and these beside tasks {:.2f} times\n",
                name, human_time(link.latency_ns * 1e-9), human_bytes(link.bytes_per_s),
@@ -104,7 +104,7 @@ int profile_tasks(const ProfileVerbOptions& options) {
                human_bytes(link.collective_bytes_per_s), link.compute_slowdown,
                link.collective_slowdown);
   }
-  fmt::print(words, "{} distinct tasks timed; wrote {}\n", profile.tasks.size(), options.out);
+  fmt::print(messages, "{} distinct tasks timed; wrote {}\n", profile.tasks.size(), options.out);
   return 0;
 }
 

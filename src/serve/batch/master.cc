@@ -26,13 +26,13 @@ namespace hocket::serve {
 namespace {
 
 constexpr int kBatchPollMs = 20;
-constexpr double kProgressInterval = 0.2;
-constexpr int kWaitMs = 100;  ///< after which a worker without work asks again
-/// Time in which workers hear that the job is finished.
-constexpr double kFarewellTime = 2;
-constexpr int64_t kMostBeforeHello = 1 << 16;
-/// A worker takes its messages more slowly than they come: it gets no more meanwhile.
-constexpr int64_t kMostQueued = int64_t{64} << 20;
+constexpr double kProgressIntervalS = 0.2;
+constexpr int kRetryMs = 100;     ///< after which a worker without work asks again
+constexpr double kFarewellS = 2;  ///< time for workers to hear that the job is finished
+/// Connections that send more than this before their hello are no workers.
+constexpr int64_t kMaxBytesBeforeHello = 1 << 16;
+/// A worker with more unsent messages reads too slowly, and gets no rows meanwhile.
+constexpr int64_t kMaxQueuedBytes = int64_t{64} << 20;
 
 std::string random_key() {
   std::string bytes(16, '\0');
@@ -70,7 +70,7 @@ class Master {
   void write_results();
   void add_to_summary(const BatchPart& part);
   void give_up_rows();
-  void lose(Member* member, bool lost, const std::string& reason);
+  void disconnect(Member* member, bool lost, const std::string& reason);
   void send_farewell();
   void show(bool now_please);
   std::string state() const;
@@ -203,7 +203,7 @@ void Master::step() {
       read(&member);
     }
     if (!member.ends && now() - member.heard > options_.silence_s) {
-      lose(&member, true, fmt::format("said nothing for {} s", options_.silence_s));
+      disconnect(&member, true, fmt::format("said nothing for {} s", options_.silence_s));
     }
   }
   expire();
@@ -211,7 +211,7 @@ void Master::step() {
   for (auto member = members_.begin(); member != members_.end();) {
     if (!member->is_broken && !member->socket.write_some()) {
       member->is_broken = true;
-      lose(&*member, true, "is gone");
+      disconnect(&*member, true, "is gone");
     }
     const bool closes = member->is_broken || (member->ends && !member->socket.wants_to_write());
     member = closes ? members_.erase(member) : std::next(member);
@@ -227,8 +227,8 @@ void Master::expire() {
     for (Member& member : members_) {
       if (member.worker == worker) {
         member.worker = -1;
-        lose(&member, true,
-             fmt::format("finished no row for {} s", options_.shards.lease_timeout_s));
+        disconnect(&member, true,
+                   fmt::format("finished no row for {} s", options_.shards.lease_timeout_s));
       }
     }
   }
@@ -244,20 +244,20 @@ void Master::read(Member* member) {
       member->heard = now();
       take(member, std::move(*message));
     }
-    if (member->worker < 0 && member->socket.buffered() > kMostBeforeHello) {
+    if (member->worker < 0 && member->socket.buffered() > kMaxBytesBeforeHello) {
       fail_run("batch", "it sends without a hello");
     }
   } catch (const Error& error) {
-    lose(member, true, fmt::format("sent a wrong message: {}", error.what()));
+    disconnect(member, true, fmt::format("sent a wrong message: {}", error.what()));
     return;
   }
   if (!is_open) {
-    lose(member, true, "is gone");
+    disconnect(member, true, "is gone");
     member->is_broken = true;
   }
 }
 
-void Master::lose(Member* member, bool lost, const std::string& reason) {
+void Master::disconnect(Member* member, bool lost, const std::string& reason) {
   if (member->ends) return;
   member->ends = true;
   if (member->worker >= 0) {
@@ -285,7 +285,7 @@ void Master::take(Member* member, BatchMessage message) {
   } else if (message.type == "result") {
     take_result(member, message);
   } else if (message.type == "bye") {
-    lose(member, false, "");
+    disconnect(member, false, "");
   } else {
     fail_run("batch", "it is {}", quote(message.type));
   }
@@ -305,13 +305,13 @@ void Master::greet(Member* member, const BatchMessage& hello) {
 }
 
 void Master::give_shard(Member* member) {
-  if (member->socket.queued() > kMostQueued) {
-    member->socket.queue({.type = "wait", .count = kWaitMs});
+  if (member->socket.queued() > kMaxQueuedBytes) {
+    member->socket.queue({.type = "wait", .count = kRetryMs});
     return;
   }
   const std::optional<RowRange> range = table_->lease(member->worker, now());
   if (!range) {
-    member->socket.queue({.type = "wait", .count = kWaitMs});
+    member->socket.queue({.type = "wait", .count = kRetryMs});
     return;
   }
   const std::vector<InputRow> rows =
@@ -419,7 +419,7 @@ void Master::send_farewell() {
       member.socket.queue({.type = "finished"});
     }
   }
-  const double deadline = now() + kFarewellTime;
+  const double deadline = now() + kFarewellS;
   for (bool writes = true; writes && now() < deadline;) {
     writes = false;
     for (auto member = members_.begin(); member != members_.end();) {
@@ -453,7 +453,7 @@ std::string Master::state() const {
 }
 
 void Master::show(bool now_please) {
-  if (!options_.progress || (!now_please && now() - shown_at_ < kProgressInterval)) return;
+  if (!options_.progress || (!now_please && now() - shown_at_ < kProgressIntervalS)) return;
   shown_at_ = now();
   options_.progress(state());
 }

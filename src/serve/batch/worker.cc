@@ -199,7 +199,7 @@ class BatchWorker {
   void welcome(const std::string& settings);
   void step();
   bool exchange();
-  void send_news();
+  void send_updates();
   void take(BatchMessage message);
   void drop_connection();
 
@@ -286,7 +286,7 @@ void BatchWorker::drop_connection() {
 
 void BatchWorker::step() {
   if (is_welcome_) {
-    send_news();
+    send_updates();
   }
   if (!exchange()) {
     drop_connection();
@@ -294,7 +294,7 @@ void BatchWorker::step() {
 }
 
 /// Asks for rows, delivers results, and says that it lives.
-void BatchWorker::send_news() {
+void BatchWorker::send_updates() {
   desk_->for_each_undelivered(false,
                               [&](BatchMessage message) { socket_->queue(std::move(message)); });
   const int64_t now = now_ns();

@@ -138,13 +138,13 @@ HttpResponse Job::whole(HttpPeer& peer) {
     return error_response(refusal);
   };
   while (!texts_->done()) {
-    for (const TextUpdate& news : texts_->wait(kWait)) {
-      if (news.update.finish == Finish::failed) return refuse(failed(news.update.error));
-      if (news.update.finish == Finish::cancelled) {
+    for (const TextUpdate& received : texts_->wait(kWait)) {
+      if (received.update.finish == Finish::failed) return refuse(failed(received.update.error));
+      if (received.update.finish == Finish::cancelled) {
         return refuse({.status = 503, .message = "the text was cancelled by the server"});
       }
-      count(news.index, news.update);
-      take(news.index, news.update, nullptr);
+      count(received.index, received.update);
+      take(received.index, received.update, nullptr);
     }
     if (texts_->done()) break;
     if (peer.gone()) return refuse({.status = kClientGone, .message = "the client is gone"});
@@ -205,12 +205,12 @@ int Job::stream(HttpStream& out) {
     return finish(refusal.status);
   };
   while (!texts_->done()) {
-    for (const TextUpdate& news : texts_->wait(kWait)) {
-      if (news.update.finish == Finish::failed) return fail_with(failed(news.update.error));
-      if (news.update.finish == Finish::cancelled) {
+    for (const TextUpdate& received : texts_->wait(kWait)) {
+      if (received.update.finish == Finish::failed) return fail_with(failed(received.update.error));
+      if (received.update.finish == Finish::cancelled) {
         return fail_with({.status = 503, .message = "the text was cancelled by the server"});
       }
-      if (!out.write(parts(news.index, news.update))) return finish(kClientGone);
+      if (!out.write(parts(received.index, received.update))) return finish(kClientGone);
     }
     if (texts_->done()) break;
     if (out.gone()) return finish(kClientGone);

@@ -55,9 +55,9 @@ class Job {
   std::function<void(int, const std::string&)> on_end;
 
  protected:
-  /// Takes news of a text; `part`, unless null, is the choice that tells of them in an event.
+  /// Takes an update of a text; `part`, unless null, is the choice that reports it in an event.
   virtual void take(size_t index, const Update& update, JsonWriter* part) = 0;
-  /// Returns whether a stream has an event before the first news of each text.
+  /// Returns whether a stream has an event before the first update of each text.
   virtual bool opens_texts() const { return false; }
   virtual void write_opening(size_t, JsonWriter*) {}  ///< the choice of that event
   virtual void write_choices(JsonWriter* json) = 0;

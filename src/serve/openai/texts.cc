@@ -16,7 +16,7 @@ namespace hocket::serve {
 struct Texts::Inbox {
   std::mutex mutex;
   std::condition_variable came;
-  std::vector<TextUpdate> news;
+  std::vector<TextUpdate> updates;
 };
 
 Texts::Texts(Service& service, Metrics& metrics, std::vector<Request> requests, int64_t n)
@@ -61,7 +61,7 @@ void Texts::submit_waiting() {
       texts_[i].id = service_.submit(requests_[i], [inbox = inbox_, i](const Update& update) {
         {
           const std::lock_guard lock(inbox->mutex);
-          inbox->news.push_back({.index = i, .update = update, .at_ns = now_ns()});
+          inbox->updates.push_back({.index = i, .update = update, .at_ns = now_ns()});
         }
         inbox->came.notify_one();
       });
@@ -97,32 +97,32 @@ void Texts::end(Progress* text, Finish finish, int64_t at_ns) {
        .last_token_s = since(text->last_ns)});
 }
 
-void Texts::observe(const TextUpdate& news) {
-  Progress& text = texts_[news.index];
-  text.started_ns = std::max(text.started_ns, news.update.started_ns);
-  if (const int64_t count = std::ssize(news.update.tokens); count > 0) {
+void Texts::observe(const TextUpdate& received) {
+  Progress& text = texts_[received.index];
+  text.started_ns = std::max(text.started_ns, received.update.started_ns);
+  if (const int64_t count = std::ssize(received.update.tokens); count > 0) {
     if (text.tokens == 0) {
-      metrics_.first_token(static_cast<double>(news.at_ns - start_ns_) * 1e-9);
-      text.first_ns = news.at_ns;
+      metrics_.first_token(static_cast<double>(received.at_ns - start_ns_) * 1e-9);
+      text.first_ns = received.at_ns;
     } else {
-      metrics_.inter_token(static_cast<double>(news.at_ns - text.last_ns) * 1e-9, count);
+      metrics_.inter_token(static_cast<double>(received.at_ns - text.last_ns) * 1e-9, count);
     }
     text.tokens += count;
-    text.last_ns = news.at_ns;
+    text.last_ns = received.at_ns;
   }
-  if (news.update.finish != Finish::running && !text.over) {
-    end(&text, news.update.finish, news.at_ns);
+  if (received.update.finish != Finish::running && !text.over) {
+    end(&text, received.update.finish, received.at_ns);
   }
 }
 
 std::vector<TextUpdate> Texts::wait(std::chrono::milliseconds most) {
-  std::vector<TextUpdate> news;
+  std::vector<TextUpdate> updates;
   {
     std::unique_lock lock(inbox_->mutex);
-    inbox_->came.wait_for(lock, most, [&] { return !inbox_->news.empty(); });
-    news.swap(inbox_->news);
+    inbox_->came.wait_for(lock, most, [&] { return !inbox_->updates.empty(); });
+    updates.swap(inbox_->updates);
   }
-  for (const TextUpdate& one : news) {
+  for (const TextUpdate& one : updates) {
     observe(one);
   }
   if (next_ < requests_.size()) {
@@ -132,10 +132,10 @@ std::vector<TextUpdate> Texts::wait(std::chrono::milliseconds most) {
       TextUpdate failed{.index = next_, .at_ns = now_ns()};
       failed.update.finish = Finish::failed;
       failed.update.error = std::string(error.text());
-      news.push_back(std::move(failed));
+      updates.push_back(std::move(failed));
     }
   }
-  return news;
+  return updates;
 }
 
 }  // namespace hocket::serve

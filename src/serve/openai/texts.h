@@ -45,7 +45,7 @@ class Texts {
   };
   /// Submits those that wait, until the queue is full.
   void submit_waiting();
-  void observe(const TextUpdate& news);
+  void observe(const TextUpdate& received);
   void end(Progress* text, Finish finish, int64_t at_ns);
 
   Service& service_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: lay_layers, lay_alike_layers (balance.h), by dynamic programs over "the first s
+// Implements: assign_layers, lower_bound_bytes (balance.h), by dynamic programs over "the first s
 // stages have the first n layers".
 #include <algorithm>
 #include <cmath>
@@ -30,9 +30,9 @@ struct Run {
   double bytes = 0;
 };
 
-class Layout {
+class LayerAssignment {
  public:
-  explicit Layout(const StageLoads& loads)
+  explicit LayerAssignment(const StageLoads& loads)
       : loads_(loads), stages_(loads.speed.size()), layers_(loads.type_of.size()) {
     double all = loads.seconds[kEmbedding] + loads.seconds[kHead];
     for (const size_t type : loads.type_of) {
@@ -45,7 +45,7 @@ class Layout {
     }
   }
 
-  std::optional<std::vector<int64_t>> laid(double limit) const;
+  std::optional<std::vector<int64_t>> assign(double limit) const;
   double lower_bound_bytes() const;
 
  private:
@@ -65,7 +65,7 @@ class Layout {
 
 /// Calls `visit` with growing sets of layers before `end` for a stage, until it returns false.
 template <class Visit>
-void Layout::visit_runs(size_t stage, size_t end, Visit visit) const {
+void LayerAssignment::visit_runs(size_t stage, size_t end, Visit visit) const {
   const bool is_first = stage == 0, is_last = stage + 1 == stages_;
   double bytes = 0, working = 0;
   int64_t units = 0;
@@ -92,7 +92,7 @@ void Layout::visit_runs(size_t stage, size_t end, Visit visit) const {
 
 /// The least that the largest stage can be by `value`, which grows with the layers of a stage.
 template <class Value>
-double Layout::least_largest(Value value) const {
+double LayerAssignment::least_largest(Value value) const {
   std::vector<double> least(layers_ + 1, kDoesNotFit);
   least[0] = 0;
   for (size_t stage = 0; stage < stages_; ++stage) {
@@ -110,7 +110,7 @@ double Layout::least_largest(Value value) const {
 }
 
 /// Returns the most even of the equally fast assignments: the least sum of squares.
-std::vector<int64_t> Layout::most_alike(int64_t slowest, double limit) const {
+std::vector<int64_t> LayerAssignment::most_alike(int64_t slowest, double limit) const {
   // Squares of the stages' times, and where the stages begin, in all.
   using Worth = std::pair<int64_t, size_t>;
   constexpr Worth kNone{std::numeric_limits<int64_t>::max(), 0};
@@ -142,7 +142,7 @@ std::vector<int64_t> Layout::most_alike(int64_t slowest, double limit) const {
   return found;
 }
 
-std::optional<std::vector<int64_t>> Layout::laid(double limit) const {
+std::optional<std::vector<int64_t>> LayerAssignment::assign(double limit) const {
   const double slowest = least_largest([&](const Run& run) {
     return run.bytes > limit ? kDoesNotFit : static_cast<double>(run.units);
   });
@@ -151,7 +151,7 @@ std::optional<std::vector<int64_t>> Layout::laid(double limit) const {
   return most_alike(static_cast<int64_t>(slowest * (1 + kRounding)), limit);
 }
 
-double Layout::lower_bound_bytes() const {
+double LayerAssignment::lower_bound_bytes() const {
   return least_largest([](const Run& run) { return run.bytes; });
 }
 
@@ -178,11 +178,13 @@ double most_of_stages(const StageLoads& loads, const std::vector<int64_t>& layer
 
 }  // namespace
 
-std::optional<std::vector<int64_t>> lay_layers(const StageLoads& loads, double limit) {
-  return Layout(loads).laid(limit);
+std::optional<std::vector<int64_t>> assign_layers(const StageLoads& loads, double limit) {
+  return LayerAssignment(loads).assign(limit);
 }
 
-double lower_bound_bytes(const StageLoads& loads) { return Layout(loads).lower_bound_bytes(); }
+double lower_bound_bytes(const StageLoads& loads) {
+  return LayerAssignment(loads).lower_bound_bytes();
+}
 
 double fullest_stage(const StageLoads& loads, const std::vector<int64_t>& layers) {
   return most_of_stages(loads, layers, [&](size_t stage, const std::vector<size_t>& types) {
