@@ -9,6 +9,7 @@
 #include "ops/op.h"
 #include "program/finalize.h"
 #include "tests/check/refuse_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::check {
 namespace {
@@ -616,6 +617,21 @@ TEST(Refuse, ALongCycleIsNamedByItsFirstSixWaits) {
     }
   }
   EXPECT_EQ(waits, 6) << text;
+}
+
+TEST(Refuse, AMissingResultIsFoundWhereItWasComputed) {
+  // The only application of the graph is computed, but the output is filled with zeros.
+  using hocket::test::ProgramBuilder;
+  ProgramBuilder w({{"a", 1}});
+  const graph::TensorType type{graph::DType::f64, {10}};
+  const graph::TensorId x = w.input("x", type);
+  const graph::TensorId y = w.apply("y", "add", {}, {x, x})[0];
+  w.result(y);
+  const program::BufferId fed = w.input_buffer(x);
+  w.task("add", {}, {fed, fed}, {w.step_buffer(type)});
+  w.task("zero", {{"type", graph::to_string(type)}}, {}, {w.output_buffer(y)});
+  w.finish();
+  expect_refused(check(w.program, w.graph), "final-value", {"'y'", "is computed by", "add"});
 }
 
 TEST(Refuse, TwoGroupsOfTheSameRanks) {

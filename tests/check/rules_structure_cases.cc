@@ -51,6 +51,14 @@ std::vector<FaultCase> id_cases() {
        [](Edit& e) {
          e.program.roles[0].mesh.axes.resize(graph::kMaxAxes + 1, {"more", 1});
        }},
+      {"ids-in-range", "too many axes in all roles together", one_rank,
+       [](Edit& e) {
+         for (const char* name : {"second", "third", "fourth"}) {
+           program::Role role{name, {}};
+           role.mesh.axes.resize(graph::kMaxAxes, {"more", 1});
+           e.program.roles.push_back(role);
+         }
+       }},
       {.rule = "ids-in-range",
        .fault = "a kind that does not exist",
        .start = one_rank,

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iostream>
+#include <map>
 
 #include "base/rng.h"
 #include "cost/cost_model.h"
@@ -15,6 +16,7 @@
 #include "passes/pass.h"
 #include "runtime/local_ranks.h"
 #include "sim/simulator.h"
+#include "tests/check/check_util.h"
 #include "tests/compare_util.h"
 #include "tests/programs/program_builder_util.h"
 
@@ -241,6 +243,25 @@ TEST(Expand, SumsOfAnySizes) {
     const graph::Attrs max{{"monoid", std::string("max")}};
     expect_equal({"all_reduce", max, {}, {{DType::f64, {840, 2}}}, in_place});
   }
+}
+
+/// Tasks that a pass makes belong to the micro-batch of the task that they stand for.
+TEST(Expand, MessagesBelongToTheirMicroBatch) {
+  parallel::Plan plan;
+  plan.tp = 2;
+  plan.num_micro_batches = 2;
+  const check::test::Rewrites rewrites{.passes = {"expand"}, .settings = {"all_reduce=ring"}};
+  const check::test::Case c = check::test::make_case(check::test::dense(2, false), plan, 8, 0,
+                                                     check::test::Purpose::train, rewrites);
+  std::map<int32_t, int> sends;
+  for (const program::Task& task : c.program.classes[0].tasks) {
+    if (task.phase <= program::Phase::backward && c.program.kind(task).op == "send") {
+      ++sends[task.micro_batch];
+    }
+  }
+  EXPECT_EQ(sends.size(), 2u);
+  EXPECT_GT(sends[0], 0);
+  EXPECT_EQ(sends[0], sends[1]);
 }
 
 TEST(Expand, BlocksOfSumsAndBlocksOfAll) {

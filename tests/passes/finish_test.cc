@@ -41,6 +41,17 @@ std::string without_field(std::string text, const std::string& field) {
   return text;
 }
 
+TEST(Finish, KeepsTheBytesThatAKindWithoutFlopsGives) {
+  program::Program edited = program::parse_program(program::print(dense_program()));
+  const auto kind = std::find_if(edited.kinds.begin(), edited.kinds.end(), [](const auto& one) {
+    return !program::is_communication(one) && one.flops == 0 && one.bytes > 0;
+  });
+  ASSERT_NE(kind, edited.kinds.end());
+  kind->bytes = 12345;
+  finish(edited, "text");
+  EXPECT_EQ(kind->bytes, 12345) << kind->op;
+}
+
 TEST(Finish, GivesBackWhatFollowsFromTheRest) {
   // Drops every optional part of a text without routed rows.
   const program::Program good = dense_program();
