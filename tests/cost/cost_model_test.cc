@@ -9,28 +9,24 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "tests/cluster_util.h"
 
 namespace hocket::cost {
 namespace {
 
 using graph::DType;
 
-/// 1 TFLOP/s at half efficiency, 100 GB/s, 1 us launch; links 10 GB/s / 1 us and 1 GB/s / 5 us;
-/// 4 nodes of 4.
+/// Returns 4 nodes of 4 devices. Products reach half of the peak, attention a quarter; launches take
+/// 1 us.
 Cluster toy() {
-  Cluster c;
+  Cluster c = test::cluster_of(4, 4);
   c.name = "toy";
-  c.nodes = 4;
-  c.devices_per_node = 4;
   c.device.name = "toy device";
-  c.device.memory.value = 1e9;
-  c.device.memory_bandwidth.value = 100e9;
   c.device.launch.value = 1e-6;
-  c.device.peak.f32.value = 1e12;
   c.device.peak.bf16.value = 8e12;
   c.device.efficiency = {{0.5, ""}, {0.25, ""}, {1, ""}};
-  c.links.intra = {{1e-6, ""}, {10e9, ""}, {1, ""}};
-  c.links.inter = {{5e-6, ""}, {2e9, ""}, {0.5, ""}};
+  c.links.intra = test::link_of(1e-6, 10e9);
+  c.links.inter = test::link_of(5e-6, 2e9, 0.5);
   return c;
 }
 

@@ -15,6 +15,7 @@
 #include "passes/pass.h"
 #include "runtime/local_ranks.h"
 #include "sim/simulator.h"
+#include "tests/cluster_util.h"
 #include "tests/compare_util.h"
 #include "tests/programs/program_builder_util.h"
 
@@ -325,8 +326,7 @@ TEST(Expand, OnNodesLittleIsSentBetweenThem) {
 TEST(Expand, PiecesGoInsideWhileOthersGoBetween) {
   cost::Cluster cluster = test::one_node(2);
   cluster.nodes = 2;
-  cluster.links.intra = {{1e-6, ""}, {10e9, ""}, {1, ""}};
-  cluster.links.inter = {{1e-6, ""}, {1e9, ""}, {1, ""}};
+  cluster.links.inter = test::link_of(1e-6, 1e9);
   const auto time_of = [&](const std::string& op, const std::string& algorithm) {
     const int64_t elements = int64_t{1} << 22;
     const graph::Attrs rows{{"dim", int64_t{0}}};
@@ -375,8 +375,7 @@ Program two_sums(program::Phase phase, const std::string& setting) {
 TEST(Expand, LinksBetweenNodesGoOverToTheNextSumOfGradients) {
   cost::Cluster cluster = test::one_node(2);
   cluster.nodes = 2;
-  cluster.links.intra = {{1e-6, ""}, {10e9, ""}, {1, ""}};
-  cluster.links.inter = {{1e-6, ""}, {5e9, ""}, {1, ""}};
+  cluster.links.inter = test::link_of(1e-6, 5e9);
   const Program native = two_sums(program::Phase::grad, "all_reduce=native");
   for (const char* algorithm : {"hierarchical", "ho_ring"}) {
     SCOPED_TRACE(algorithm);

@@ -19,6 +19,7 @@
 #include "plan_util.h"
 #include "program/memory.h"
 #include "sim/simulator.h"
+#include "tests/cluster_util.h"
 #include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::groups_test {
@@ -280,8 +281,8 @@ TEST(Groups, SmallParametersStayWhole) {
 cost::Cluster two_nodes() {
   cost::Cluster cluster = one_node(kGroup);
   cluster.nodes = kRanks / kGroup;
-  cluster.links.intra = {{1e-6, ""}, {1e9, ""}, {1, ""}};
-  cluster.links.inter = {{1e-6, ""}, {1e8, ""}, {1, ""}};
+  cluster.links.intra = link_of(1e-6, 1e9);
+  cluster.links.inter = link_of(1e-6, 1e8);
   return cluster;
 }
 

@@ -589,10 +589,8 @@ engine::Run run_of(const Case& c, bool single, const std::vector<std::string>& o
   return run;
 }
 
-}  // namespace
-
-Logits logits(const Case& c, bool single, const std::vector<std::string>& overrides) {
-  const engine::Run run = run_of(c, single, overrides);
+Logits logits_of(const Case& c, bool single) {
+  const engine::Run run = run_of(c, single, {});
   runtime::RankOptions options;
   options.threads = 1;
   runtime::LocalRanks ranks = ranks_of(c, single, static_cast<int32_t>(run.plan.world()), options);
@@ -611,6 +609,12 @@ Logits logits(const Case& c, bool single, const std::vector<std::string>& overri
   }
   return made;
 }
+
+}  // namespace
+
+Logits logits(const Case& c) { return logits_of(c, false); }
+
+Logits logits_on_one_rank(const Case& c) { return logits_of(c, true); }
 
 Outcome train(const Case& c, const TrainOptions& train_options) {
   const bool single = train_options.on_one_rank;

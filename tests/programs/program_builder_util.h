@@ -153,7 +153,7 @@ std::string run_watched(const ProgramBuilder& builder, const program::Program& p
 /// "" if all copies are the same up to 1e-10, relative, and every element is in one.
 std::string difference(const Results& got, const Results& want);
 
-/// Ranks of 1 TFLOP/s (f64) on one node, with links of 10 GB/s.
+/// Returns one node of devices with 1 TFLOP/s (f64), known hosts, and links of 10 GB/s.
 cost::Cluster one_node(int32_t ranks);
 
 /// A program, and kinds of mutation that its mutants must have a good share of.
