@@ -204,7 +204,7 @@ TEST_F(File, AtomicWriteLeavesSocketsAndFolders) {
   EXPECT_FALSE(asked);
 }
 
-TEST_F(File, FullDiskForReal) {
+TEST_F(File, AFullDiskIsAnError) {
   if (::access("/dev/full", W_OK) != 0) {
     GTEST_SKIP() << "no /dev/full here";
   }
@@ -228,7 +228,7 @@ TEST_F(File, ReadsAtAnyPlace) {
   EXPECT_NE(text.find("digits"), std::string::npos) << text;
 }
 
-TEST_F(File, Append) {
+TEST_F(File, AppendsToWhatIsThere) {
   {
     FileWriter file(at("log"), FileWriter::Mode::append);
     file.write("one\n");
@@ -295,7 +295,7 @@ TEST_F(File, ErrorsNamePathAndCause) {
   EXPECT_NE(error_of([&] { list_dir(at("none")); }, in).find("No such file"), std::string::npos);
 }
 
-TEST_F(File, FoldersAndNames) {
+TEST_F(File, MakesRenamesAndRemovesFoldersAndJoinsNames) {
   make_dirs(at("x/y/z"));
   make_dirs(at("x/y/z"));
   EXPECT_TRUE(is_directory(at("x/y/z")));

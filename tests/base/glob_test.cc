@@ -43,7 +43,7 @@ class Glob : public testing::Test {
 
 using Names = std::vector<std::string>;
 
-TEST_F(Glob, Patterns) {
+TEST_F(Glob, MatchesPatternsAcrossFolders) {
   write({"a/1.h", "a/2.h", "a/b/3.h", "a/b/c/4.cc", "a/.hid/5.h", "top.h"});
   ::symlink(at("a").c_str(), at("a/b/loop").c_str());
   const auto glob = [&](const std::string& pattern) {

@@ -51,7 +51,7 @@ void write_model(const ModelConfig& config, const std::string& folder) {
   save_safetensors(join_path(folder, "model.safetensors"), to_stored(config, params));
 }
 
-TEST(ModelFiles, FilesOfAFolderGoAlong) {
+TEST(ModelFiles, TextsBesideTheWeightsAreTakenAndOthersListed) {
   const TempFolder folder;
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
     write_file_atomic(folder / name, "{}");
@@ -264,7 +264,7 @@ struct Model {
 
 constexpr const char* kTables[] = {"model.embed_tokens.weight", "lm_head.weight"};
 
-TEST(AddTokens, RowsGrowByTheMean) {
+TEST(AddTokens, NewRowsAreTheMeanOfTheOthers) {
   const Model model(false, 27);
   const ExtendedModel made = model.with({.special = {"<a>", "<b>"}, .pad_to_multiple_of = 8});
   EXPECT_EQ(made.source.config.vocab_size, 32);

@@ -254,7 +254,7 @@ TEST(Processes, AFaultOfOneIsTheErrorOfAll) {
 
 // One of three processes is killed at a random instant: the others end with an error, and a folder
 // with its final name is complete.
-TEST(Processes, OneIsKilled) {
+TEST(Processes, AKillOfOneLeavesOnlyCompleteCheckpoints) {
   const TempFolder run;
   const RandomModel old(1, 6, 1), next(2, 6, 2);
   std::vector<int32_t> ranks = {0, 1, 2, 3, 4, 5};
@@ -374,7 +374,7 @@ TEST_F(Hosts, EachKeepsItsPart) {
   }
 }
 
-TEST_F(Hosts, AreJoined) {
+TEST_F(Hosts, PartsOfAllAreJoinedToAWholeCheckpoint) {
   const std::string a = top_ / "a/step-000002", b = top_ / "b/step-000002";
   const std::string whole = top_ / "whole/step-000002";
   const Joined joined = join_checkpoint({b, a}, whole);
@@ -510,7 +510,7 @@ TEST_F(Hosts, ACheckpointCountsOnlyIfAllHostsHaveIt) {
   }
 }
 
-TEST_F(Hosts, CleanAndPruneTheirOwn) {
+TEST_F(Hosts, CleanAndPruneOnlyTheirOwnFolders) {
   for (const char* host : {"a", "b"}) {
     make_dirs(top_ / host + "/step-000009.hocket-tmp-1999999999");
   }

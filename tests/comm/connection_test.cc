@@ -66,7 +66,7 @@ TEST(Message, MemoryOfLargeMessagesIsPooled) {
   EXPECT_EQ(Message(0).bytes, 0);
 }
 
-TEST(Connection, AllGather) {
+TEST(Connection, AllGatherReturnsTheTextsOfAllRanks) {
   auto list = connections(4, milliseconds(10'000));
   const auto errors = on_each(list, [](Connection& connection) {
     const std::string mine(static_cast<size_t>(connection.index()) * 1000, 'x');

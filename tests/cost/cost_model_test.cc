@@ -41,7 +41,7 @@ Kind kind(const std::string& op, double flops, int64_t bytes, DType dtype = DTyp
   return k;
 }
 
-TEST(CostModel, Roofline) {
+TEST(CostModel, TakesTheSlowerOfArithmeticAndMemory) {
   const CostModel m(toy(), std::nullopt, 1);
   // 1 MFLOP at 0.5 TFLOP/s: 2 us, above 10 kB at 100 GB/s: 0.1 us; + 1 us launch.
   EXPECT_EQ(m.work(kind("linear", 1e6, 10000), 0).ns, 3000);
@@ -126,7 +126,7 @@ TEST(CostModel, NothingTakesLongerAtBest) {
 }
 
 /// 1,000 tokens and 200 words: 200,000 logits of 50 bytes each take 100 us more at 100 GB/s.
-TEST(CostModel, LogitsOfALossThatIsNoFusedKernel) {
+TEST(CostModel, AnUnfusedLossMovesItsLogits) {
   Kind loss = kind("linear_cross_entropy", 1e6, 10000);
   loss.in = {{DType::bf16, {1000, 64}}, {DType::bf16, {200, 64}}};
   Cluster c = toy();
@@ -148,7 +148,7 @@ TEST(CostModel, AccumulationReadsItsOutput) {
   EXPECT_EQ(m.work(linear_dw, 1).ns, 15000);
 }
 
-TEST(CostModel, ScalesAndLayoutsOfFloat8) {
+TEST(CostModel, Float8AddsTheCostOfScalesAndLayouts) {
   Cluster c = toy();
   c.device.peak.f8.value = 1e12;
   const graph::TensorType x{DType::bf16, {1000, 100}};
@@ -194,7 +194,7 @@ TEST(CostModel, EveryExpertIsLaunchedSeparately) {
   EXPECT_EQ(m.more_launches_ns(grouped), 0);
 }
 
-TEST(CostModel, OpsOfSeveralKernels) {
+TEST(CostModel, UnfusedOpsLaunchSeveralKernels) {
   Cluster c = toy();
   Kind added = kind("sumexp", 0, 100000);
   added.out = {{DType::f32, {25, 1000}}};
@@ -298,7 +298,7 @@ TEST(CostModel, NumbersWithoutTheirUnitAreRefused) {
   refused([](Cluster* c) { c->device.host_launch.value = 10; });
 }
 
-TEST(CostModel, EfficiencyBySize) {
+TEST(CostModel, EfficiencyFollowsTheSizeOfAKernel) {
   Cluster c = toy();
   c.device.efficiency.matmul_by_flops = {"s", {1e6, 1e8}, {0.1, 0.5}};
   c.device.efficiency.memory_by_bytes = {"s", {1e6}, {0.5}};
@@ -325,7 +325,7 @@ TEST(CostModel, ThreadsOfARankScaleItsSpeed) {
   EXPECT_EQ(m.work(kind("linear", 1e6, 10000), 0).ns, 1500);  // 2 us / 4 + launch
 }
 
-TEST(CostModel, HostTasksAndCopies) {
+TEST(CostModel, HostTasksAndCopiesTakeTheHostsRates) {
   using program::Lane;
   Cluster c = toy();
   const Kind encode = kind("encode_int8", 0, 5'000'000);
@@ -345,7 +345,7 @@ TEST(CostModel, HostTasksAndCopies) {
   EXPECT_EQ(threads.work(encode, 0, 0, Lane::host).ns, threads.work(encode, 0).ns);
 }
 
-TEST(CostModel, Collectives) {
+TEST(CostModel, CollectivesTakeTheTimesOfTheirAlgorithms) {
   const CostModel m(toy(), std::nullopt, 1);
   const GroupShape four{4, 1, 4}, far{4, 4, 1}, wide{8, 2, 4};
   const auto ns = [&](const char* op, int64_t bytes, const GroupShape& s, bool inter = false) {
@@ -374,7 +374,7 @@ TEST(CostModel, Collectives) {
   EXPECT_THROW(ns("broadcast", 1, four), Error);
 }
 
-TEST(CostModel, LoadOfLinks) {
+TEST(CostModel, ATransferLoadsLinksByItsShareOfTheirBandwidth) {
   const CostModel m(toy(), std::nullopt, 1);
   // 10 MB to another node: 5 us, then 10 ms of all that an adapter carries.
   const GroupShape pair{2, 2, 1};
@@ -392,7 +392,7 @@ TEST(CostModel, LoadOfLinks) {
 }
 
 /// Between processes every member exchanges with every other one directly, whatever is faster.
-TEST(CostModel, CollectivesOfProcesses) {
+TEST(CostModel, ProcessesExchangeDirectly) {
   const CostModel m(toy(), std::nullopt, 1, comm::Collectives::own);
   const GroupShape four{4, 1, 4}, wide{8, 2, 4};
   const auto ns = [&](const char* op, int64_t bytes, const GroupShape& s) {
@@ -578,7 +578,7 @@ TEST(Profile, InvalidFilesAreRefused) {
   }
 }
 
-TEST(Profile, DistinctTasksOfAProgram) {
+TEST(Profile, ListsEachDistinctTaskOfAProgramOnce) {
   program::Program p;
   p.roles = {{"all", {{{"pp", 2}}}}};
   const auto a = p.intern(kind("linear", 1e6, 100));

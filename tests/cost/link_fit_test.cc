@@ -124,7 +124,7 @@ TEST(LinkFit, LaunchesInsideANodeDoNotPullTheNetwork) {
 }
 
 /// A log with many sizes counts no more than one with few.
-TEST(LinkFit, GroupsCountAlike) {
+TEST(LinkFit, GroupsCountAlikeForAnyNumberOfSizes) {
   auto seen = made("all_reduce", 8, 1, 0);
   std::vector<CommSample> slow;
   for (const CommSample& s : made("all_reduce", 4, 1, 0)) {

@@ -84,7 +84,7 @@ TEST(Network, RailRoutesHopToTheRightAdapterFirst) {
 // Ranks 1 and 2 of one node, and 9 of the other leaf, on nodes of 4 with 2 adapters: three devices,
 // three pairs, the adapters 0 and 1 of the first node and 0 of the third, both leaves; each once
 // and both ways, for the lowest rank that needs it.
-TEST(Network, PassedLinksOfAGroup) {
+TEST(Network, AGroupPassesEachLinkOnceInBothDirections) {
   const Network network(tree(false, 2));
   const std::vector<int32_t> ranks = {1, 2, 9};
   std::map<std::tuple<int32_t, int64_t>, int32_t> owners;  // by block and set

@@ -166,7 +166,7 @@ TEST_F(Loader, PureFunctionOfSeedAndIndex) {
   EXPECT_LT(repeated, n / 2);  // epochs are cut elsewhere
 }
 
-TEST_F(Loader, TooLittleData) {
+TEST_F(Loader, RefusesTooLittleData) {
   const auto stream = make(1, 2, 3);
   EXPECT_ERROR(PackedLoader(stream, 1000, kEos, 0), "less than one sequence of 1000");
   EXPECT_ERROR(PackedLoader(stream, 0, kEos, 0), "sequence length 0");

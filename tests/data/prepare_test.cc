@@ -128,7 +128,7 @@ TEST_F(Prepare, SecondCallDoesNothing) {
 }
 
 // A second process neither removes the first one's staged files nor publishes over them.
-TEST_F(Prepare, OneAtATime) {
+TEST_F(Prepare, ASecondProcessIsRefused) {
   bool refused = false;
   options_.progress = [&](const PrepareProgress&) {
     if (std::exchange(refused, true)) return;
@@ -404,7 +404,7 @@ TEST_F(Prepare, DropsDuplicatesEmptyAndBinaryFiles) {
 }
 
 // Reports files that a walk skips, and files that look binary and are text in another encoding.
-TEST_F(Prepare, TellsWhatItLeavesOut) {
+TEST_F(Prepare, ReportsFilesThatItSkips) {
   folder_.add("in/.hidden.txt", "h");
   folder_.add("in/.git/HEAD", "x");
   folder_.add("elsewhere/a.txt", "not reached by a link");
@@ -456,7 +456,7 @@ TEST_F(Prepare, LeavesOutWhatItWrote) {
   EXPECT_EQ(third.dropped, second.dropped);
 }
 
-TEST_F(Prepare, TellsWhatCannotBeRead) {
+TEST_F(Prepare, ReportsFilesThatCannotBeRead) {
   folder_.add("in/closed/secret.txt", "s");
   const std::string why_not = run_unprivileged(folder_.path(), [&] {
     ASSERT_EQ(::chmod((folder_ / "in/closed").c_str(), 0), 0);
@@ -473,7 +473,7 @@ TEST_F(Prepare, TellsWhatCannotBeRead) {
 }
 
 // The same texts from elsewhere are the same data: a run goes on with them.
-TEST_F(Prepare, FingerprintIsOfTheTextsAlone) {
+TEST_F(Prepare, FingerprintDependsOnTheTextsAlone) {
   prepare(options_);
   const std::string before = Dataset(options_.output).fingerprint();
   PrepareOptions moved = options_;
@@ -538,7 +538,7 @@ TEST_F(Prepare, FailuresKeepWhatWasThere) {
   EXPECT_FALSE(prepare(options_).up_to_date);
 }
 
-TEST_F(Prepare, ClearErrors) {
+TEST_F(Prepare, ErrorsNameTheWrongInputOrOption) {
   const auto with = [&](auto change) {
     PrepareOptions o = options_;
     change(&o);

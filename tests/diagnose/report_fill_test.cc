@@ -212,7 +212,7 @@ program::Program small_program() {
   return p;
 }
 
-TEST(ReportFill, MemoryPlanFromTheProgram) {
+TEST(ReportFill, TakesTheMemoryPlanFromTheProgram) {
   const program::Program p = small_program();
   const MemoryPlan plan = memory_plan_of(p, 0);
   EXPECT_TRUE(plan.in_tasks);

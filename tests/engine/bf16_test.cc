@@ -104,7 +104,7 @@ std::map<DType, double> flops_of(const program::Program& program, std::string_vi
   return flops;
 }
 
-TEST(Bf16, Float8IsOfLinearLayersOfTheBlocksAlone) {
+TEST(Bf16, Float8AppliesOnlyToLinearLayersOfTheBlocks) {
   const Compiled compiled = compile(run_of(kMoe, "", {kFloat8}));
   // The router's products, of 16 x 4, stay; q, k, v and o of 16 x 32 or less do not.
   for (const char* op : {"linear", "linear_dx", "linear_dw"}) {

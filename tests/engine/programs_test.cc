@@ -52,7 +52,7 @@ int64_t anonymous_bytes() {
   return 0;
 }
 
-TEST(Programs, KeysDecideAndNothingIsCompiledTwice) {
+TEST(Programs, EqualKeysAreCompiledOnce) {
   const engine::Run run = small_run();
   runtime::LocalRanks ranks = local_ranks(run);
   Programs programs(run, ranks);

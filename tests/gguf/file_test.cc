@@ -283,7 +283,7 @@ TEST(Gguf, MutatedFilesNeitherCrashNorHang) {
       [&](const std::string& bytes) { open_and_read(folder / "mutated.gguf", bytes); });
 }
 
-TEST(Gguf, CutOffWhileItIsOpen) {
+TEST(Gguf, ATruncationWhileItIsOpenIsAnError) {
   const TempFolder folder;
   std::vector<float> numbers;
   const std::string path = sample(folder, &numbers);

@@ -194,7 +194,7 @@ TEST_F(CutsTest, PiecesOfAGroupAreThoseOfItsMembers) {
 }
 
 /// Blocks equal to the members' shares, or of given lengths.
-TEST_F(CutsTest, BlocksOfGivenLengths) {
+TEST_F(CutsTest, BlocksHaveTheGivenLengths) {
   int found = 0;
   for (int i = 0; i < 300; ++i) {
     const CutId id = random_cut(true);
@@ -220,7 +220,7 @@ TEST_F(CutsTest, BlocksOfGivenLengths) {
             table_.block_of(CutTable::kWhole, 2, 24));
 }
 
-TEST_F(CutsTest, MovedAndRestrictedPieces) {
+TEST_F(CutsTest, MovesAndRestrictionsEqualBruteForce) {
   for (int i = 0; i < 1000; ++i) {
     const CutId id = random_cut(false);
     const Function from = of(id);
@@ -273,7 +273,7 @@ TEST_F(CutsTest, MovedAndRestrictedPieces) {
   }
 }
 
-TEST_F(CutsTest, Splits) {
+TEST_F(CutsTest, SplitsAreRecognisedAndGathered) {
   const CutId split = table_.split({3, 1});  // axis 3 outermost
   EXPECT_EQ(table_.text(split), "[0:1)|[3:4)|[1:2)|[4:5)|[2:3)|[5:6)/6");
   std::vector<int32_t> axes;
@@ -304,7 +304,7 @@ TEST_F(CutsTest, RefusesWhatIsTooLarge) {
                Error);
 }
 
-TEST_F(CutsTest, SizesOfMoreThanThirtyTwoBits) {
+TEST_F(CutsTest, SizesMayNeedMoreThan32Bits) {
   const int64_t held = int64_t{1} << 40;
   const CutId all_but_one = table_.make(held + 1, 0, {{{0, held}}});
   EXPECT_EQ(table_.local_size(all_but_one, held + 1), held);

@@ -145,7 +145,7 @@ TEST(GraphText, DamagedTextNeverCrashes) {
   EXPECT_GT(refused, 50);
 }
 
-TEST(GraphText, Dot) {
+TEST(GraphText, PrintsDot) {
   const std::string dot = graph::to_dot(training_graph());
   EXPECT_EQ(dot.rfind("digraph", 0), 0u);
   EXPECT_NE(dot.find("attention"), std::string::npos);

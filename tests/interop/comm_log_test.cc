@@ -33,7 +33,7 @@ const char* kOldHead =
     "algbw\n";
 
 /// rccl-tests with -M has the library's choices among the columns, in front of the times or behind.
-TEST(CommLog, ColumnsOfRccl) {
+TEST(CommLog, ReadsTheColumnsOfRcclTests) {
   const std::string ranks =
       "# nThread 1 nGpus 2 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5\n"
       "#   Rank  0 Pid  63389 on node-0 device  0 [0x00] MI300X\n"
@@ -52,7 +52,7 @@ TEST(CommLog, ColumnsOfRccl) {
   }
 }
 
-TEST(CommLog, OldProgramsOneProcess) {
+TEST(CommLog, ReadsOldNcclTestsOfOneProcess) {
   const CommLog log = parse_comm_log(
       std::string(kOldHead) +
           "     1024    256     float     sum     8.85    0.12    0.12  0e+00     8.59    0.12    "
@@ -78,7 +78,7 @@ TEST(CommLog, OldProgramsOneProcess) {
   EXPECT_EQ(sample.per_process, 2);
 }
 
-TEST(CommLog, NewProgramsUnderMpirunOnTwoNodes) {
+TEST(CommLog, ReadsNewNcclTestsUnderMpirunOnTwoNodes) {
   std::string text =
       "[1,0]<stdout>:# nccl-tests version 2.20.0\n"
       "[1,0]<stdout>:# Collective test starting: all_gather_perf\n"
@@ -123,7 +123,7 @@ const char* const kRowOf128 =
     "[1,0]<stdout>:  1048576  262144  float  sum  -1  59.4  17.6  17.6  0  60.1  17.4  17.4  0\n";
 
 /// mpirun tags every piece of a line, wherever it was cut.
-TEST(CommLog, TagsOfMpirunWithinALine) {
+TEST(CommLog, IgnoresTagsOfMpirunWithinALine) {
   for (const char* tag : {"[1,0]<stdout>:", "[1,12]<stderr>:", "[prterun-host-7@1,0]<stdout>:"}) {
     const CommLog log =
         parse_comm_log(of_128(fmt::format("node-{}000009C", tag)) + kRowOf128, "all_reduce.log");
@@ -147,7 +147,7 @@ TEST(CommLog, TagsOfMpirunWithinALine) {
 }
 
 /// A misread host name makes another node. The reader reports it, since nothing else can reveal it.
-TEST(CommLog, HostsThatDoNotAddUpAreTold) {
+TEST(CommLog, ReportsHostsWithUnequallyManyRanks) {
   const CommLog log = parse_comm_log(of_128("node-") + kRowOf128, "all_reduce.log");
   EXPECT_EQ(log.samples.at(0).nodes, 17);
   ASSERT_EQ(log.doubtful.size(), 1u);
@@ -162,7 +162,7 @@ TEST(CommLog, HostsThatDoNotAddUpAreTold) {
 }
 
 /// Containers of one name on two machines: their devices have the same numbers.
-TEST(CommLog, MachinesOfOneNameAreTold) {
+TEST(CommLog, ReportsTwoMachinesOfOneName) {
   std::string text = kOldHead;
   for (int rank = 2; rank < 4; ++rank) {
     text += fmt::format("#   Rank  {} Pid  9 on node-0 device  {} [0x00] A100-SXM4-40GB\n", rank,
@@ -176,7 +176,7 @@ TEST(CommLog, MachinesOfOneNameAreTold) {
       << log.doubtful[0];
 }
 
-TEST(CommLog, SeveralRunsInOneFile) {
+TEST(CommLog, ReadsSeveralRunsInOneFile) {
   std::string text = kOldHead;
   text += "  2048  512  float  sum  9  1  1  0  8  1  1  0\n";
   std::string second = kOldHead;
@@ -191,7 +191,7 @@ TEST(CommLog, SeveralRunsInOneFile) {
   EXPECT_EQ(log.samples[1].per_node, 1);
 }
 
-TEST(CommLog, NamesOfCollectives) {
+TEST(CommLog, FindsTheOpByTheNameOfItsProgram) {
   EXPECT_EQ(comm_op_of("all_reduce_perf"), "all_reduce");
   EXPECT_EQ(comm_op_of("alltoall_perf.log"), "all_to_all");
   EXPECT_EQ(comm_op_of("sendrecv_perf"), "send");
@@ -235,7 +235,7 @@ TEST(CommLog, OtherOpsAreNotReadAsAllReduce) {
 }
 
 /// Wherever a log is cut off, the rest of a row gives no time.
-TEST(CommLog, ARowThatIsCutOffIsTold) {
+TEST(CommLog, ReportsARowThatIsCutOff) {
   const std::string rows[] = {
       "   524288  131072  float  sum  57.78  9.07  15.88  2e-07  56.87  9.22  16.13  2e-07\n",
       "  1048576  262144  float  sum  72.53  14.46  25.30  2e-07  70.07  14.96  26.19  2e-07\n"};
@@ -261,7 +261,7 @@ TEST(CommLog, ARowThatIsCutOffIsTold) {
 
 /// A number in the place of a time that is none: the row's other time is no better. A word stands
 /// for a time that was not taken.
-TEST(CommLog, ATimeThatIsNoneSpoilsItsRow) {
+TEST(CommLog, DropsARowWithAnImpossibleTime) {
   const std::string good = "  2048  512  float  sum  9  1  1  0  8  1  1  0\n";
   for (const char* in_place : {"-16.5", "0"}) {
     const std::string bad =
@@ -286,7 +286,7 @@ TEST(CommLog, RefusesOtherFiles) {
             std::string::npos);
 }
 
-TEST(CommLog, Vidur) {
+TEST(CommLog, ReadsTablesOfVidur) {
   const CommLog log = parse_comm_log(
       ",time_stats.all_reduce.min,time_stats.all_reduce.median,rank,num_workers,size,collective,"
       "devices_per_node,max_devices_per_node\n"

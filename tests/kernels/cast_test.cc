@@ -124,7 +124,7 @@ TEST(Cast, LargeIntegersAreRoundedOnce) {
                                  -std::ldexp(1.0, 63)}));
 }
 
-TEST(Cast, AllPairsOfRandomNumbers) {
+TEST(Cast, RandomNumbersAreConvertedBetweenAllTypes) {
   const uint64_t seed = 8;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   Rng rng(seed);

@@ -202,7 +202,7 @@ TEST(DenseKernels, RopeTurnsHalves) {
 }
 
 /// The first dims of a head turn, with the frequencies and the factor of every scaling.
-TEST(DenseKernels, RopeOfSomeDims) {
+TEST(DenseKernels, RopeTurnsOnlyTheFirstDimsOfAHead) {
   Random random(18);
   const int64_t n = 90, h = 3, d = 38;
   const Attrs yarn{

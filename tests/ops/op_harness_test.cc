@@ -232,7 +232,7 @@ TEST_P(EveryRule, RefusesWrongOperands) {
 /// A symbol in place of every dim that a letter of the notation stands for: the op refuses it, or
 /// its outputs have it exactly where the notation has the letter, and no others. In a step with
 /// fewer elements the types are those of that size, and the workspace of the bound is enough.
-TEST_P(EveryRule, CarriesSymbols) {
+TEST_P(EveryRule, OutputsHaveTheSymbolsOfTheirLetters) {
   const Op& op = *GetParam();
   const std::vector<Notation> list = notations(op);
   const std::set<char> loose = loose_letters(op);
@@ -342,7 +342,7 @@ Problem widened(const Problem& narrow, const Sample& sample) {
   return wide;
 }
 
-TEST_P(OpOfEveryPrecision, SameDefinitionInEveryPrecision) {
+TEST_P(OpOfEveryPrecision, KernelEqualsTheDefinitionInEveryPrecision) {
   for (const Sample& s : samples()) {
     for (const Precision& precision : kPrecisions) {
       for (uint64_t seed : kSeeds) {
@@ -371,7 +371,7 @@ TEST_P(OpOfEveryPrecision, SameDefinitionInEveryPrecision) {
   }
 }
 
-TEST_P(OpOfEveryPrecision, AddsToAccumulatorsInAll) {
+TEST_P(OpOfEveryPrecision, AddsToAccumulatorsInEveryPrecision) {
   const uint32_t can = op().accumulates.bits();
   for (const Sample& s : samples()) {
     for (const Precision& precision : kPrecisions) {
@@ -395,7 +395,7 @@ TEST_P(OpOfEveryPrecision, AddsToAccumulatorsInAll) {
   }
 }
 
-TEST_P(OpWithAccumulators, AddsToThem) {
+TEST_P(OpWithAccumulators, AddsItsResultToTheAccumulator) {
   const uint32_t can = op().accumulates.bits();
   for (const Sample& s : samples()) {
     const Problem p = make(op(), s, 1);
@@ -655,7 +655,7 @@ INSTANTIATE_TEST_SUITE_P(Ops, OpWithAccumulators, testing::ValuesIn(ops_that(has
 INSTANTIATE_TEST_SUITE_P(Ops, OpWithGradient, testing::ValuesIn(ops_that(has_gradient)), name_of);
 
 /// For two values, one, or none, each meaning listed here is the sum of the op's inputs.
-TEST(OpsByMeaning, TheySumTheirInputs) {
+TEST(OpsByMeaning, SumTheirInputs) {
   struct Case {
     ops::Meaning meaning;
     size_t num_inputs;
@@ -688,7 +688,7 @@ TEST(OpsByMeaning, TheySumTheirInputs) {
 /// No case is passed over in silence: these ops have no such property. An op without a gradient of
 /// its own is the backward of another (and covered through it), works on integers, or runs outside
 /// the loss.
-TEST(PartsOfTheList, SayWhoIsLeftOut) {
+TEST(PartsOfTheList, PrintTheOpsThatATestLeavesOut) {
   struct Part {
     const char* what;
     bool (*is)(const Op&);

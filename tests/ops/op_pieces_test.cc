@@ -345,7 +345,7 @@ INSTANTIATE_TEST_SUITE_P(Ops, EveryPiece, testing::ValuesIn(ops_with_letters()),
 
 /// An op that acts on every element by itself does the same to tensors of any shape and to their
 /// elements in a row; one that keeps zeros makes zeros of zeros.
-TEST(Pieces, OpsThatActByElementActOnFlatOnes) {
+TEST(Pieces, ElementwiseOpsActAlikeOnFlattenedTensors) {
   std::set<std::string> flat, zero;
   for (const Op* op : ops::all()) {
     for (const Sample& sample : op->samples()) {
@@ -592,7 +592,7 @@ Op made(const char* name) {
   return op;
 }
 
-TEST(Definitions, ComeBackToNoOp) {
+TEST(Definitions, MustNotBeCircular) {
   EXPECT_NO_THROW(ops::check_definitions({made<'b'>("a"), made<'c'>("b"), made<0>("c")}));
   EXPECT_THROW(ops::check_definitions({made<'b'>("a"), made<'c'>("b"), made<'a'>("c")}),
                std::logic_error);

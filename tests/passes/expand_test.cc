@@ -227,7 +227,7 @@ void expect_equal(Collective made) {
 }
 
 /// Takes every third pair of a type and a size, unless HOCKET_LONG=1 asks for all.
-TEST(Expand, SumsOfAnySizes) {
+TEST(Expand, SumsOfAnySizeEqualTheNativeOnes) {
   int pair = 0;
   for (const bool in_place : {false, true}) {
     for (const DType dtype : {DType::f32, DType::f64, DType::i64}) {
@@ -244,7 +244,7 @@ TEST(Expand, SumsOfAnySizes) {
   }
 }
 
-TEST(Expand, BlocksOfSumsAndBlocksOfAll) {
+TEST(Expand, ReduceScatterAndAllGatherEqualTheNativeOnes) {
   for (const DType dtype : {DType::f32, DType::i64}) {
     for (const graph::Dims& dims : std::vector<graph::Dims>{{1}, {3, 2}}) {
       const graph::Attrs rows{{"dim", int64_t{0}}};
@@ -256,7 +256,7 @@ TEST(Expand, BlocksOfSumsAndBlocksOfAll) {
 
 /// Messages and bytes equal docs/collectives.md. Times follow on links of 1 us and 10 GB/s: by
 /// messages for small sizes, by bytes for large ones.
-TEST(Expand, MessagesBytesAndTime) {
+TEST(Expand, MessagesAndBytesAreTheDocumentedOnes) {
   struct Row {
     std::vector<graph::Axis> axes;
     int ring, halving;  ///< messages of a sum

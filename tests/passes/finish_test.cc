@@ -59,7 +59,7 @@ TEST(Finish, GivesBackWhatFollowsFromTheRest) {
   EXPECT_EQ(program::print(edited), program::print(good));
 }
 
-TEST(Finish, CountsWithWhatSymbolsAreExpectedToBe) {
+TEST(Finish, CostsUseTheExpectedValueOfSymbols) {
   graph::Graph graph;
   const graph::Dim tokens = graph.symbol({"tokens", 64, 8, 4});
   const graph::TensorId x = graph.input("x", {graph::DType::f32, {tokens, 16}});

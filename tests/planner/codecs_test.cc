@@ -121,7 +121,7 @@ TEST(Codecs, AreNeverSlowerThanNoneOrAll) {
 }
 
 /// On slow links every gradient is worth its codec, on fast ones none.
-TEST(Codecs, FollowTheLinks) {
+TEST(Codecs, EncodeOnlyWhereLinksAreSlow) {
   const CodecTrial slow = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 2e6);
   EXPECT_EQ(choose_codecs(slow).choice(), slow.all_by("int8"));
   const CodecTrial fast = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 100e9);
@@ -132,7 +132,7 @@ TEST(Codecs, FollowTheLinks) {
 
 /// Links that answer late are worth more bytes in fewer steps: all codes at once, and by blocks
 /// where they are slow. The choice is near the best of all codecs and routes.
-TEST(Codecs, RoutesFollowTheLinks) {
+TEST(Codecs, RoutesFollowLatencyAndBandwidth) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of steps are simulated: minutes under sanitizers";
   }
@@ -197,7 +197,7 @@ TEST(Codecs, AStopEndsASimulation) {
 }
 
 /// Gradients sent before links wait for a later gradient are not tried.
-TEST(Codecs, LeaveAsideWhatIsBeforeABubble) {
+TEST(Codecs, SkipGradientsBeforeABubble) {
   const CodecTrial fast = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 2e9);
   std::vector<std::optional<TransferTimes>> times;
   fast.simulate(CodecChoice(fast.transfers().size(), "none"), &times);
@@ -214,7 +214,7 @@ TEST(Codecs, LeaveAsideWhatIsBeforeABubble) {
 }
 
 /// The resulting run is proven, and the check names the losses of the chosen gradients alone.
-TEST(Codecs, MakeARunThatIsProven) {
+TEST(Codecs, AChoiceGivesAProvenRun) {
   const CodecTrial some = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 200e6);
   CodecChoice choice(some.transfers().size(), "none");
   choice[1] = "int8";
@@ -226,7 +226,7 @@ TEST(Codecs, MakeARunThatIsProven) {
 
 /// Hosts as fast as devices take every encoding, slow ones none. Between, the choice is not slower
 /// than devices alone or hosts alone, and near the best of all subsets of the encoded gradients.
-TEST(Codecs, OffloadFollowsTheHosts) {
+TEST(Codecs, OffloadFollowsTheSpeedOfTheHosts) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of steps are simulated: minutes under sanitizers";
   }

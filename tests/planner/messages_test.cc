@@ -133,7 +133,7 @@ TEST(PlanMessages, EstimatesOfSlowNetworksAreCloseToWhatIsSimulated) {
   }
 }
 
-TEST(PlanMessages, AreABoundWhereTheNetworkIsSlow) {
+TEST(PlanMessages, GiveATightLowerBoundWhereTheNetworkIsSlow) {
   const Trial of = trial(cluster_file("messages_bound.yaml", "1MB/s"), false);
   const SearchSpace space = of.space({});
   const cost::CostModel costs = of.costs();

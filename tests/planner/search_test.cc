@@ -427,7 +427,7 @@ TEST(PlanSearch, TakesTwoStepsToExpertsWhereThatIsFaster) {
   EXPECT_LT(found.best.front().step_s, in_one.best.front().step_s);
 }
 
-TEST(PlanSearch, OneStepIsNotSimulatedByTwoNames) {
+TEST(PlanSearch, SkipsAPlanThatEqualsAnother) {
   const Trial experts = trial(kMoe, cluster_file("plan_names.yaml", "1GB", "200MB/s"), 8, 32);
   const SearchSpace space = experts.space({});
   PlanCandidate one;
@@ -606,7 +606,7 @@ TEST(PlanSearch, HasAPlanWheneverItIsStopped) {
   }
 }
 
-TEST(PlanSearch, StoppedGoesOnUntilOneFits) {
+TEST(PlanSearch, ContinuesAfterAStopUntilAPlanFits) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }
@@ -636,7 +636,7 @@ TEST(PlanSearch, StoppedGoesOnUntilOneFits) {
   EXPECT_EQ(none.ended, "");
 }
 
-TEST(PlanSearch, KeysThatAreGivenStay) {
+TEST(PlanSearch, GivenKeysAreKept) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }
@@ -650,7 +650,7 @@ TEST(PlanSearch, KeysThatAreGivenStay) {
   ASSERT_FALSE(found.best.empty());
 }
 
-TEST(PlanSearch, TheRunOfAPlanIsWhatWasSimulated) {
+TEST(PlanSearch, TheWrittenRunParsesToTheSimulatedOne) {
   const Trial dense = trial(kDense, cluster_file("plan_run.yaml", "1GB", "50MB/s"), 8, 32);
   const SearchSpace space =
       dense.space(narrowed({{"plan.pp", "2"}, {"plan.tp", "1"}, {"plan.recompute", "none"}}));

@@ -146,7 +146,7 @@ TEST(PlanSpace, LayersAreLaidByTimeWithinTheMemoryThatThereIs) {
   EXPECT_GT(bound, 10);
 }
 
-TEST(PlanSpace, AmongWaysAsFastLayersAreTheMostAlike) {
+TEST(PlanSpace, AmongEquallyFastLayersAreSpreadMostEvenly) {
   // The head takes 1.4 layers: greedily, stages would have four, four, ..
   StageLoads loads{.type_of = std::vector<size_t>(48, kFirstLayerType),
                    .seconds = {0, 1.4, 1},
@@ -270,7 +270,7 @@ TEST(PlanSpace, AHeavyHeadTakesLayersFromTheLastStage) {
   EXPECT_EQ(balanced_layers(costs, {.pp = 2}, uneven), (std::vector<int64_t>{8, 0}));
 }
 
-TEST(PlanSpace, DealtSequencesAreTheBestOfAll) {
+TEST(PlanSpace, SequencesDealtBySpeedEqualBruteForce) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed);
@@ -308,7 +308,7 @@ TEST(PlanSpace, ReplicasOfOneSpeedAreNeighboursWithAsManySequences) {
   EXPECT_EQ(dealt_by_speed(7, {1, 1, 1, 1}), (std::vector<int64_t>{2, 2, 2, 1}));
 }
 
-TEST(PlanSpace, GivenSamplesLeaveNoMicroBatchToGive) {
+TEST(PlanSpace, GivenSamplesExcludeAGivenMicroBatch) {
   SearchSpace space;
   space.model.num_layers = 8;
   space.ranks = 2;
@@ -323,7 +323,7 @@ TEST(PlanSpace, GivenSamplesLeaveNoMicroBatchToGive) {
   EXPECT_TRUE(micro_batches(space, mesh).empty());
 }
 
-TEST(PlanSpace, OddSequencesHaveEveryMeshButThoseThatSplitThem) {
+TEST(PlanSpace, OddSequencesExcludeMeshesThatSplitThem) {
   SearchSpace space;
   space.model.num_layers = space.model.num_heads = 8;
   space.ranks = space.global_batch = 8;

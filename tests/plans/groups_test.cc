@@ -119,7 +119,7 @@ TEST(Groups, EveryCombinationIsRightOrRefused) {
 
 /// Groups along edp, ep, ep_inner and cp, with a pipeline, halves of ranks that share experts, and
 /// sizes that do not divide.
-TEST(Groups, GoTogetherWithAllAxes) {
+TEST(Groups, CombineWithAllAxes) {
   for (const char* plan :
        {"dp: 8, micro_batch: 1, shard: {params: group, grads: group, group: 4}",
         "dp: 4, cp: 2, micro_batch: 1, shard: {params: group, grads: all, group: 4}",

@@ -133,7 +133,7 @@ TEST(Shard, EqualsOneRank) {
   }
 }
 
-TEST(Shard, RanksNeedNotDivide) {
+TEST(Shard, RanksNeedNotDivideTheSizes) {
   for (const Case& c : uneven_shapes()) {
     SCOPED_TRACE(c.name);
     engine::Compiled made;
@@ -251,7 +251,7 @@ TEST(Shard, FreesWhatItGathers) {
 }
 
 /// Ranks that divide no dim have their part, too: parameters and both moments.
-TEST(Shard, HoldsItsPartWhateverTheRanks) {
+TEST(Shard, AnyNumberOfRanksHoldsEqualParts) {
   for (const int ranks : {3, 5, 6, 7}) {
     SCOPED_TRACE(ranks);
     const auto held = [&](const char* shard) {

@@ -83,7 +83,7 @@ void compare(const std::string& model, std::span<const Plan> plans) {
 
 TEST(ShippedPrecision, ADenseModelIsTheSameUnderPlans) { compare("box-dense", kDense); }
 
-TEST(ShippedPrecision, OneOfExpertsIsTheSameUnderPlans) {
+TEST(ShippedPrecision, AnMoeModelIsTheSameUnderPlans) {
   if (is_long()) {
     compare("quickstart", kDense);
   }

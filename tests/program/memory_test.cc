@@ -15,7 +15,7 @@ namespace {
 
 using Ranges = std::vector<Range>;
 
-TEST(Ranges, JoinAndDiffer) {
+TEST(Ranges, AreJoinedAndSubtracted) {
   EXPECT_EQ(joined({{8, 9}, {0, 2}, {1, 4}, {4, 5}}), (Ranges{{0, 5}, {8, 9}}));
   EXPECT_EQ(without({{0, 5}, {8, 9}}, {}), (Ranges{{0, 5}, {8, 9}}));
   EXPECT_EQ(without({{0, 5}, {8, 12}}, {{1, 2}, {4, 9}}), (Ranges{{0, 1}, {2, 4}, {9, 12}}));

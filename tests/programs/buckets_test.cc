@@ -479,7 +479,7 @@ TEST(Buckets, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases(
 
 /// Equal numbers of elements of columns and of whole rows are different elements, unless the
 /// columns are whole rows.
-TEST(Buckets, ElementsOfColumnsAreNotThoseOfRows) {
+TEST(Buckets, ColumnsAndRowsOfEqualSizeAreDifferentElements) {
   for (const auto& [bounds, ok] :
        {std::pair<std::vector<int64_t>, bool>{{4, 12}, true}, {{2, 14}, false}, {{4, 10}, false}}) {
     ProgramBuilder w = norm_of_columns(bounds);
@@ -643,7 +643,7 @@ TEST(Buckets, RefusalsSayWhatIsMissing) {
   }
 }
 
-TEST(Buckets, SlotsThatAreNoPartsOfTheirTensors) {
+TEST(Buckets, RefuseSlotsThatAreNotPartsOfTheirTensors) {
   // Declares a dim that no tensor here has, so that the bucket's content after the step is wrong in
   // any case.
   const auto spoil = [](ProgramBuilder& w) {
@@ -671,7 +671,7 @@ std::string said_of_views(const std::function<void(ProgramBuilder&, BufferId)>& 
   return verdict.ok() ? "" : verdict.problems[0].rule + ": " + verdict.problems[0].text;
 }
 
-TEST(Buckets, PartsOfRowsAreNoRows) {
+TEST(Buckets, AViewOfWholeRowsMustBeginAtARow) {
   const auto copy_of = [](const graph::Dims& dims, int64_t begin) {
     return [=](ProgramBuilder& w, BufferId x) {
       w.task("copy", {}, {w.flat_view(x, dims, begin)}, {w.step_buffer(f64(dims))});

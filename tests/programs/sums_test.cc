@@ -259,7 +259,7 @@ TEST(SumsInSteps, ProvenRunAndSimulated) { expect_proven_run_simulated(cases());
 TEST(SumsInSteps, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
 
 /// Some rows of a gradient are reduced, others are a rank's own partial sums.
-TEST(Sums, RowsOfDifferentAddendsAreNoValue) {
+TEST(Sums, RowsWithDifferentAddendsDoNotFormAValue) {
   for (const bool all : {true, false}) {
     Gradient g({{"dp", 2}});
     for (const int64_t begin : {0, 4}) {

@@ -142,7 +142,7 @@ TEST(RlWeights, AreMeansOverTheWholeUpdate) {
   EXPECT_EQ(none[0].weights, std::vector<double>(2, 0));
 }
 
-TEST(RlCorrection, CountsAndLimits) {
+TEST(RlCorrection, CapsOrMasksRatiosAndCountsThem) {
   engine::RlSection section;
   std::vector<Turn> turns{turn_of(0, 1, 2), turn_of(0, 0, 2)};
   turns[0].old = {-1, -1 + std::log(3)};
@@ -217,7 +217,7 @@ double choose(int64_t n, int64_t k) {
   return k > n ? 0 : ways;
 }
 
-TEST(RlAdvantages, PassAtK) {
+TEST(RlAdvantages, PassAtKMatchesItsDefinition) {
   for (int64_t n = 1; n <= 12; ++n) {
     for (int64_t c = 0; c <= n; ++c) {
       for (int64_t k = 1; k <= n; ++k) {

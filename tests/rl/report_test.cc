@@ -396,7 +396,7 @@ TEST_F(RlReport, ResumedTrainingKeepsTheFirstStep) {
   EXPECT_EQ(occurrences(report.html(Report::State::running, 1, 40), "first prompt"), 0);
 }
 
-TEST_F(RlReport, SaysWhatIsMissing) {
+TEST_F(RlReport, NamesMissingData) {
   const data::Tokenizer tokenizer = hostile_tokenizer();
   const engine::Run r = run();
   const Report report(r, tokenizer, "");
@@ -406,7 +406,7 @@ TEST_F(RlReport, SaysWhatIsMissing) {
   EXPECT_NE(page.find("No metrics were recorded."), page.npos);
 }
 
-TEST(RlReportMetrics, ResumedLinesReplaceThose) {
+TEST(RlReportMetrics, ResumedStepsReplaceEarlierLinesOfTheSameStep) {
   const std::string path = testing::TempDir() + "rl_report_metrics.jsonl";
   write_file_atomic(
       path,

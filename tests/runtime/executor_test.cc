@@ -454,7 +454,7 @@ TEST(Executor, RefusesInvalidPrograms) {
                   "has 0 inputs and 0 outputs; expected 0 and 1");
 }
 
-TEST(Executor, NamesBuffers) {
+TEST(Executor, FindsInputsAndOutputsByName) {
   Builder b;
   const BufferId in = b.named(0, BufferKind::input, "tokens", f64s(2), 0);
   const BufferId out = b.named(0, BufferKind::output, "loss", f64s(2));
@@ -653,7 +653,7 @@ TEST(Executor, AnAnswerImpliesThatTheMessageWasReceived) {
   EXPECT_EQ(ranks.local.measured(1).messages, 400);
 }
 
-TEST(Executor, HundredThousandEmptyTasks) {
+TEST(Executor, OverheadOfAnEmptyTaskIsSmall) {
   auto ns_per_task = [](const Program& p) {
     Ranks ranks(p);
     ranks.run.step();

@@ -213,7 +213,7 @@ TEST(Symbols, MemoryIsPlannedByBoundAndTouchedByValue) {
 
 /// Copies down to the host, through a task of the host, and up again; other buffers have the same
 /// offsets in the other arena.
-TEST(Spaces, EachHasItsArena) {
+TEST(Spaces, EachMemorySpaceHasItsArena) {
   Builder builder;
   const TensorType type{DType::f64, {512}};
   const auto host = [&](BufferId id) {

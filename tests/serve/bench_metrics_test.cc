@@ -80,7 +80,7 @@ TEST(BenchMetrics, SecondsAreCounted) {
   EXPECT_FALSE(m.request_goodput);
 }
 
-TEST(BenchMetrics, NothingCompleted) {
+TEST(BenchMetrics, AreZeroIfNoRequestCompleted) {
   const BenchMetrics m = bench_metrics({MeasuredRequest()}, 1, {99}, {});
   EXPECT_EQ(m.failed, 1);
   EXPECT_EQ(m.series.at("itl").mean, 0);

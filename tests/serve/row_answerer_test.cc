@@ -207,7 +207,7 @@ TEST_F(RowAnswererTest, LinesOfOpenAisBatches) {
 }
 
 /// A whole job on a service, with rows of every kind.
-TEST_F(RowAnswererTest, AJobOnAService) {
+TEST_F(RowAnswererTest, AnswersAWholeJobOnAService) {
   const BatchFolder folder(120);
   const RowAnswerer answerer(model(), {.max_tokens = 10});
   const auto generator =

@@ -144,7 +144,7 @@ TEST(Simulator, OnlyTheCpuHasCopiesOfShortOperands) {
   EXPECT_EQ(gpus.kernels, program::Kernels::native);
 }
 
-TEST(Simulator, ReportOfTwoStages) {
+TEST(Simulator, ReportsTimesAndMemoryOfTwoStages) {
   const Program p = two_by_two();
   const CostModel costs(toy(), std::nullopt, 1);
   SimOptions o;
@@ -293,7 +293,7 @@ TEST(Simulator, ProvenanceIsWeightedByTime) {
 }
 
 /// 43 us of tasks on four devices: at 0.5 of their speed 86 us, and 14 us between steps.
-TEST(Simulator, FrameworkAndIntervalOfAStep) {
+TEST(Simulator, AddsTheTimeOfTheFrameworkAndGivesAnInterval) {
   const Program p = two_by_two();
   Cluster c = toy();
   c.framework.step = {14e-6, "s"};
@@ -368,7 +368,7 @@ TEST(Simulator, NodesOfAnotherFileCountInIntervalPriceAndNotes) {
 }
 
 /// Stage 1 plans 1,003,520 bytes of 1,100,000.
-TEST(Simulator, ReservedMemoryIsNoRoom) {
+TEST(Simulator, ReservedMemoryCannotBePlanned) {
   const Program p = two_by_two();
   Cluster c = toy();
   c.device.memory.value = 1100000;

@@ -128,7 +128,7 @@ TEST(Profiler, OtherKernelsAreTimedAnew) {
 
 /// A rank that emulates the others gives them rows by their tokens. Copies of its own rows would
 /// exceed the capacity of any rank, and an expert fewer on a rank is no expert chosen twice.
-TEST(Profiler, RanksOfUnlikeSize) {
+TEST(Profiler, EmulatesRanksOfUnequalSize) {
   for (const char* plan : {"dp: 4, ep: 4, dp_samples: [5, 1, 1, 1], moe_chunks: 3",
                            "dp: 4, ep: 4, tp: 2, etp: 2, sequence_parallel: true"}) {
     const engine::Run run = engine::parse_run(

@@ -174,7 +174,7 @@ TEST(Stepper, GoesOnFromWhatIsDone) {
   EXPECT_GT(steps.stepper().done().seconds, 1.5);
 }
 
-TEST(Stepper, AWordEndsTheSteps) {
+TEST(Stepper, AWordFromTheCallerEndsTheSteps) {
   Steps steps;
   EXPECT_EQ(steps.stepper().prepare(15), 15);
   EXPECT_EQ(steps.stepper().done().step, 0);
@@ -201,7 +201,7 @@ TEST(Stepper, CheckpointsAreDueByStepsAndByTime) {
 }
 
 // After a step with far too large gradients, the run continues as if that step had not been.
-TEST(Stepper, AStepAboveTheNormIsAsIfItHadNotBeen) {
+TEST(Stepper, AStepAboveTheNormChangesNothing) {
   Steps plain;
   const double norm = plain.one().grad_norm;
   const std::string most = fmt::format("train.skip_grad_norm={}", 8 * norm);

@@ -29,7 +29,7 @@ std::string batches(const GradientLog& log, const Fusion& fusion) {
   return text;
 }
 
-TEST(WhatifFusion, FullTooGreatLateAndLast) {
+TEST(WhatifFusion, ABatchEndsWhenFullOversizedLateOrLast) {
   const Fusion fusion{100, 5};
   EXPECT_EQ(batches({}, fusion), "");
   EXPECT_EQ(batches({{{10, 1}, {10, 2}}}, fusion), "20@2 ");               // the last one

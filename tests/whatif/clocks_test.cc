@@ -67,7 +67,7 @@ Collectives all_of(const MeasuredRun& run) {
   return kind;
 }
 
-TEST(WhatifClocks, AlongAChainOfCollectivesAndMessages) {
+TEST(WhatifClocks, AreAlignedAlongAChainOfCollectivesAndMessages) {
   // Worker 1 shares a collective with worker 0 and shows 7 s more; 2 shares one with 1 and shows
   // 3 s less; 3 exchanges messages with 2, of 0.5 s there and back, and shows 20 s more.
   MeasuredRun run = run_of({{0, 0, 0, 2},
@@ -93,7 +93,7 @@ TEST(WhatifClocks, AlongAChainOfCollectivesAndMessages) {
   EXPECT_FALSE(run.clocks_apart);
 }
 
-TEST(WhatifClocks, SetsThatHaveNothingInCommon) {
+TEST(WhatifClocks, ReportsSetsOfRanksThatShareNoCollective) {
   MeasuredRun run = run_of({{0, 0, 0, 2}, {1, 0, 1, 2}, {2, 1, 50, 52}, {3, 1, 91, 92}}, 4);
   group({{0, 0}, {1, 0}}, false, &run);
   group({{2, 1}, {3, 1}}, false, &run);
@@ -129,7 +129,7 @@ TEST(WhatifClocks, ReportsDeviationsThatNoOffsetExplains) {
   EXPECT_NE(run.dropped.notes.back().find("no cause is named"), std::string::npos);
 }
 
-TEST(WhatifMeet, ThoseThatWereInItAtATime) {
+TEST(WhatifMeet, MatchesCollectivesByOverlapInTime) {
   // Three collectives; worker 1 lacks the second one, worker 2 the first.
   MeasuredRun run = run_of({{0, 0, 0, 3},
                             {0, 1, 10, 13},
@@ -152,7 +152,7 @@ TEST(WhatifMeet, ThoseThatWereInItAtATime) {
       << run.dropped.notes[0];
 }
 
-TEST(WhatifMeet, ByOrderOrByNumber) {
+TEST(WhatifMeet, MatchesCollectivesByOrderOrByNumber) {
   const std::vector<Seen> ops = {{0, 0, 0, 1}, {0, 1, 2, 3}, {1, 1, 0, 3}};
   MeasuredRun run = run_of(ops, 2);
   match_collectives({all_of(run)}, /*timed=*/false, &run);

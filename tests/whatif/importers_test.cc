@@ -220,7 +220,7 @@ TEST(WhatifIdeal, OpsOfABlockKeepTheirShares) {
   EXPECT_NEAR(ideal[run.at(pass, 1)], 5 * mean / 7, 1e-12);
 }
 
-TEST(WhatifScale, OneStageOneOp) {
+TEST(WhatifScale, ScalesTheOpsOfAStageOrReplica) {
   MeasuredRun run = two_stages();
   settle_transfers(&run);
   Replayer replayer(run);
@@ -230,7 +230,7 @@ TEST(WhatifScale, OneStageOneOp) {
   EXPECT_NEAR(replayer.mean(scaled(run, {parse_scale("all=2", run)})), 5, 1e-12);
 }
 
-TEST(WhatifScale, WrongOnesSayWhatIsMeant) {
+TEST(WhatifScale, WrongOnesAreRefusedWithTheNearestName) {
   const MeasuredRun run = two_stages();
   for (const std::string text :
        {"forward-compute", "forward-compute=0", "forward-compute=-1", "forward-compute=x",

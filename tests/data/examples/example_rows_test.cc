@@ -282,7 +282,7 @@ TEST(Blend, EverySourceHasItsShare) {
   EXPECT_ERROR(Blend({1, std::nan("")}), "expected 0 or more");
 }
 
-TEST_F(Rows, MixtureByWeight) {
+TEST_F(Rows, SourcesAreMixedByWeight) {
   start(SetKind::tokens);
   for (int i = 0; i < 40; ++i) {
     add(0, {{1, 9}});
@@ -421,7 +421,7 @@ TEST_F(Rows, RowsKeepTheirNumbersInEveryEpoch) {
   EXPECT_EQ(std::ssize(of), rows.sequences_per_epoch());
 }
 
-TEST_F(Rows, TruncationAndItsRefusals) {
+TEST_F(Rows, LongExamplesAreDroppedTruncatedOrRefused) {
   start(SetKind::tokens);
   add(0, {{2, 30}});
   add(0, {{2, 3}});

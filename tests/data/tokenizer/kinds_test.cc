@@ -86,7 +86,7 @@ TEST(Metaspace, FirstMarksTheInputAlone) {
   EXPECT_EQ(token_texts(parsed(file), "<x>ab"), (Words{"<x>", "ab"}));
 }
 
-TEST(Bpe, UnknownCharacters) {
+TEST(Bpe, UnknownCharactersBecomeTheUnknownToken) {
   Json file = bpe_file();
   file["pre_tokenizer"] = nullptr;
   file["decoder"] = {{"type", "Fuse"}};
@@ -257,7 +257,7 @@ Words pieces_of(Json step, const std::string& text) {
   return out;
 }
 
-TEST(Split, FatesOfTheMatches) {
+TEST(Split, MatchesAreRemovedIsolatedOrMergedByBehavior) {
   const auto pieces = [](const char* behavior, bool invert) {
     return pieces_of({{"type", "Split"},
                       {"pattern", {{"String", "-"}}},
@@ -274,7 +274,7 @@ TEST(Split, FatesOfTheMatches) {
   EXPECT_EQ(pieces("Isolated", true), (Words{"the", "-", "final", "-", "-", "countdown"}));
 }
 
-TEST(Split, OtherPretokenizers) {
+TEST(Split, EveryOtherPretokenizerSplitsByItsKind) {
   EXPECT_EQ(pieces_of({{"type", "Digits"}}, "a12b3"), (Words{"a", "12", "b", "3"}));
   EXPECT_EQ(pieces_of({{"type", "Digits"}, {"individual_digits", true}}, "a12b"),
             (Words{"a", "1", "2", "b"}));

@@ -83,7 +83,7 @@ TEST(ByteAlphabet, MapsBytesBijectively) {
   EXPECT_FALSE(from_alphabet("\u65E5", &back));
 }
 
-TEST(Regex, Gpt2) {
+TEST(Regex, SplitsTextsAsGpt2Does) {
   EXPECT_EQ(
       words_of(kGpt2Pattern, "It's  a_b\n\n  x42, y!! 'll"),
       (Words{"It", "'s", " ", " a", "_", "b", "\n\n ", " x", "42", ",", " y", "!!", " '", "ll"}));
@@ -93,7 +93,7 @@ TEST(Regex, Gpt2) {
   EXPECT_EQ(words_of(kGpt2Pattern, ""), Words{});
 }
 
-TEST(Regex, Llama3AndQwen2) {
+TEST(Regex, SplitsTextsAsLlama3AndQwen2Do) {
   const std::string text = "I'LL go\n\n 12345 f(x);\r\n";
   EXPECT_EQ(words_of(kLlama3Pattern, text),
             (Words{"I", "'LL", " go", "\n\n", " ", "123", "45", " f", "(x", ");\r\n"}));
@@ -132,7 +132,7 @@ TEST(Regex, NamesMeanWhatOnigurumasDo) {
   EXPECT_EQ(words_of(R"([\w-.]+)", "a-.b c"), (Words{"a-.b", " ", "c"}));
 }
 
-TEST(Regex, ClassesOfClasses) {
+TEST(Regex, ClassesMayContainAndIntersectClasses) {
   EXPECT_EQ(words_of(R"([a-z&&[^aeiou]]+)", "abcde"), (Words{"a", "bcd", "e"}));
   EXPECT_EQ(words_of(R"([^\r\n\p{L}&&[^\p{Han}]]+)", "a1\u6F22-\n"),
             (Words{"a", "1\u6F22-", "\n"}));
@@ -141,7 +141,7 @@ TEST(Regex, ClassesOfClasses) {
   EXPECT_EQ(words_of(R"([\W&&\S]+)", "a.: b"), (Words{"a", ".:", " b"}));
 }
 
-TEST(Regex, BadPatterns) {
+TEST(Regex, RefusesUnsupportedPatterns) {
   EXPECT_ERROR(Regex("(a"), "does not compile");
   EXPECT_ERROR(Regex("[a"), "does not compile");
   EXPECT_ERROR(Regex(R"(\X)"), "grapheme clusters");
@@ -230,7 +230,7 @@ TEST(Tokenizer, CacheOverflows) {
   EXPECT_EQ(t.decode(ids), text);
 }
 
-TEST(Tokenizer, AddedTokens) {
+TEST(Tokenizer, AddedTokensFollowTheirOptions) {
   TokenizerSpec spec = spec_of({{"a", "b"}});
   const auto add = [&](const std::string& text, auto change) {
     AddedToken token;
@@ -262,7 +262,7 @@ TEST(Tokenizer, AddedTokens) {
 }
 
 // One that takes blanks along on both sides is no token where the one before took all of it.
-TEST(Tokenizer, AddedBlanksThatTakeBlanksAlong) {
+TEST(Tokenizer, AnAddedTokenWhoseBlanksAreTakenIsNoToken) {
   TokenizerSpec spec = spec_of({{"a", "b"}});
   for (const char* text : {"  ", " x"}) {
     AddedToken token;
@@ -293,7 +293,7 @@ TEST(Tokenizer, AddedTokensInTheAlphabetOfBytesAreBytes) {
   EXPECT_EQ(t.decode(t.encode("a\u65E5")), "a\u65E5");
 }
 
-TEST(Tokenizer, PrefixSpace) {
+TEST(Tokenizer, AddsAPrefixSpaceOnce) {
   TokenizerSpec spec = spec_of({{" ", "a"}});
   spec.pretokenizers.insert(spec.pretokenizers.begin(), PretokenizerStep());
   spec.pretokenizers[0].kind = PretokenizerStep::Kind::prefix_space;
@@ -302,7 +302,7 @@ TEST(Tokenizer, PrefixSpace) {
   EXPECT_EQ(texts_of_tokens(t, " a"), (Words{" a"}));
 }
 
-TEST(Tokenizer, LengthsOfTokens) {
+TEST(Tokenizer, TokenLengthsCountBytes) {
   const Tokenizer t(spec_of({{"a", "b"}}));
   const std::vector<int32_t> lengths = t.token_lengths();
   EXPECT_EQ(lengths['a'], 1);
@@ -389,7 +389,7 @@ TEST(Tokenizer, RefusesBadSpecs) {
 }
 
 // Bytes without a token are left out before anything is merged.
-TEST(Tokenizer, LeavesOutWhatHasNoToken) {
+TEST(Tokenizer, LeavesOutBytesWithoutAToken) {
   TokenizerSpec spec = spec_of({{"a", "b"}});
   spec.tokens['q'] = "";
   const Tokenizer t(spec);

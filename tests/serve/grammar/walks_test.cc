@@ -74,7 +74,7 @@ TEST(SchemaTexts, TheValidatorOfTheTestsTellsInvalidTexts) {
   }
 }
 
-TEST(SchemaTexts, AnyObjectOfJson) {
+TEST(SchemaTexts, AreAnyJsonObjectWithoutASchema) {
   const auto vocabulary = std::make_shared<const GrammarVocabulary>(mixed_tokens());
   const auto grammar = JsonGrammar::of_schema(nullptr, vocabulary);
   Rng rng(3);
