@@ -376,7 +376,7 @@ struct Device {
   void fields(Fields& v) { v("memory", memory, "of a device"); }
 };
 
-TEST(Config, SaysHowASectionWithAValueIsWritten) {
+TEST(Config, NamesTheFormOfAConstantWhereOnlyAValueIsGiven) {
   Device device;
   try {
     parse_config(device, "memory: 80GiB\n", "device.yaml");

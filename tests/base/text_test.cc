@@ -91,7 +91,7 @@ TEST(Text, QuoteHidesControlBytes) {
   EXPECT_EQ(quote("abcdef", 3), "'abc...'");
 }
 
-TEST(Text, EscapeHidesWhatItIsToldAndReadsBack) {
+TEST(Text, EscapesGivenCharactersAndReadsThemBack) {
   EXPECT_EQ(escape("plain, spaced", "\"'"), "plain, spaced");
   EXPECT_EQ(escape("it's \\ \n", "'"), "it\\x27s \\x5c \\x0a");
   std::string all;

@@ -114,7 +114,7 @@ TEST(ModelFiles, StopTokensAreAUnion) {
   EXPECT_EQ(made, (json{{"temperature", 0.5}, {"eos_token_id", 5}}));
 }
 
-TEST(ModelFiles, AGgufFileHoldsWhatItCan) {
+TEST(ModelFiles, AGgufFileHoldsTokenizerTemplateAndSampling) {
   const ModelConfig config = config_with({{"eos_token_id", {26, 3}}});
   ModelFiles files;
   files.texts["tokenizer.json"] = tokenizer_text();
@@ -148,7 +148,7 @@ TEST(ModelFiles, AGgufFileHoldsWhatItCan) {
   EXPECT_NE(lost[4].find("README.md"), std::string::npos);
 }
 
-TEST(ModelFiles, TokensAroundATextThatAGgufFileLacksAreSaid) {
+TEST(ModelFiles, ReportsTokensAroundATextThatAGgufFileLacks) {
   const ModelConfig config = config_with({{"eos_token_id", 26}});
   const auto special = [](const char* name) {
     return json::object({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
@@ -176,7 +176,7 @@ TEST(ModelFiles, TokensAroundATextThatAGgufFileLacksAreSaid) {
   EXPECT_EQ(lost(json::array({special("a"), whole}), silent), "");
 }
 
-TEST(ModelFiles, TemplatesWithANameComeBack) {
+TEST(ModelFiles, NamedTemplatesAreReadBack) {
   const TempFolder folder;
   const ModelConfig config = config_with({{"eos_token_id", 26}});
   ModelFiles files;
@@ -220,7 +220,7 @@ TEST(ModelFiles, AGgufFileHoldsWhatTransformersReadsOfAFolder) {
   EXPECT_FALSE(metadata.has("tokenizer.chat_template.tool_use"));
 }
 
-TEST(ModelFiles, SamplingThatTransformersDoesNotUseIsSaid) {
+TEST(ModelFiles, ReportsSamplingKeysThatTransformersDoesNotUse) {
   const ModelConfig config = config_with({{"eos_token_id", 26}});
   ModelFiles files;
   files.texts["tokenizer.json"] = tokenizer_text();

@@ -436,7 +436,7 @@ TEST_F(Prepare, ReportsFilesThatItSkips) {
 
 // Inputs that cover the outputs of train-tokenizer and prepare leave those out: a second call has
 // nothing to do. Files of the same names from other sources are texts.
-TEST_F(Prepare, LeavesOutWhatItWrote) {
+TEST_F(Prepare, SkipsItsOwnOutputs) {
   folder_.add("tok/tokenizer_source.json", "{}");
   folder_.add("texts/index.json", "{\"of\": \"something else\"}");
   folder_.add("texts/tokenizer.json", "{\"also\": 1}");
@@ -520,7 +520,7 @@ TEST_F(Prepare, OlderFoldersAreUpToDate) {
   EXPECT_EQ(Dataset(options_.output).version(), 2);
 }
 
-TEST_F(Prepare, FailuresKeepWhatWasThere) {
+TEST_F(Prepare, AFailureKeepsTheOldData) {
   prepare(options_);
   const auto before = snapshot();
   options_.corpus.seed = 5;

@@ -81,7 +81,7 @@ TEST(Feed, FloatsByNameAndMicroBatch) {
   }
 }
 
-TEST(Feed, RefusesWhatTheProgramDoesNotRead) {
+TEST(Feed, RefusesInputsThatTheProgramDoesNotRead) {
   Compiled compiled = sum_of_inputs(2);
   runtime::LocalRanks ranks(compiled.program.num_ranks(), kernels::cpu_backend(), {});
   Session session(std::move(compiled), runtime::Store(ranks));

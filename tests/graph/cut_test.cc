@@ -286,7 +286,7 @@ TEST_F(CutsTest, SplitsAreRecognisedAndGathered) {
   EXPECT_EQ(table_.split({2}), CutId(CutTable::kWhole));  // an axis of one rank
 }
 
-TEST_F(CutsTest, RefusesWhatIsNoCut) {
+TEST_F(CutsTest, RefusesEmptyOrOverlappingPieces) {
   EXPECT_THROW(table_.make(0, 0, {{}}), Error);
   EXPECT_THROW(table_.make(4, 0, {{{3, 2}}}), Error);
   EXPECT_THROW(table_.make(4, 0, {{{1, 2}, {2, 1}}}), Error);

@@ -111,7 +111,7 @@ TEST_F(Layouts, GiveEveryRankItsBlocks) {
   EXPECT_GT(turned, 300);
 }
 
-TEST_F(Layouts, ComeBackFromTheirTexts) {
+TEST_F(Layouts, PrintAndParseToTheSame) {
   for (int i = 0; i < 3000; ++i) {
     const Case c = random_case();
     const std::string text = to_string(c.layout, c.mesh);

@@ -81,7 +81,7 @@ TEST(TensorType, PrintsAndParsesBack) {
   EXPECT_GT(routed, 200);
 }
 
-TEST(TensorType, RefusesWhatNoTensorIs) {
+TEST(TensorType, RefusesInvalidTypes) {
   for (const char* text : {"f32/f8_e8m0:32[64]",
                            "f8_e8m0/f32:32[64]",
                            "i8/i32:32[64]",

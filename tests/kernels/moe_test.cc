@@ -31,7 +31,7 @@ std::vector<double> top_k(const std::vector<double>& p, Case c) {
   return ids;
 }
 
-TEST(MoeKernels, RouterAndItsGradient) {
+TEST(MoeKernels, RouterAndItsGradientEqualNaiveOnes) {
   Random random(21);
   for (Case c : kCases) {
     for (int64_t norm : {0, 1}) {

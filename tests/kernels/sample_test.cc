@@ -239,7 +239,7 @@ TEST(Sample, DrawsOnlyAllowedTokens) {
   EXPECT_EQ(draw({wide}).ids[0], 64);
 }
 
-TEST(Sample, ReportsTheModelsLogprobsWhateverItDrawsFrom) {
+TEST(Sample, ReportsTheModelsOwnLogprobs) {
   for_both([](DType dtype, double) {
     Row row = with(0, 1, 0.1);
     row.settings[Setting::alternatives] = 3;
@@ -284,7 +284,7 @@ TEST(Sample, DrawsNoIdBeyondTheTokens) {
   EXPECT_LT(drawn.logprobs[0], -5);
 }
 
-TEST(Sample, RefusesWhatHasNoMeaning) {
+TEST(Sample, RefusesNanEmptyMasksAndUnknownIds) {
   Row row = with(1, 0, 1);
   row.logits[2] = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THROW(draw({row}), std::runtime_error);

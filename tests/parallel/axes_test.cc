@@ -278,7 +278,7 @@ TEST(Axes, RingsAreProvenWithFewTokens) {
 
 /// Where products read the residuals themselves, a gradient that tp gathers is read only by the
 /// products that add theirs to it.
-TEST(Axes, RingsKeepGatheredGradientsThatOthersAreAddedTo) {
+TEST(Axes, RingsKeepGatheredGradientsForLaterAdditions) {
   for (const char* order : {"contiguous", "zigzag"}) {
     const std::string plan = fmt::format(
         "cp: 2, tp: 2, sequence_parallel: true, cp_comm_type: p2p, cp_order: {}, micro_batch: 1",

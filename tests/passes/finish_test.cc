@@ -41,7 +41,7 @@ std::string without_field(std::string text, const std::string& field) {
   return text;
 }
 
-TEST(Finish, GivesBackWhatFollowsFromTheRest) {
+TEST(Finish, DerivesEveryOptionalField) {
   // Drops every optional part of a text without routed rows.
   const program::Program good = dense_program();
   std::string text = program::print(good);
@@ -81,7 +81,7 @@ TEST(Finish, CostsUseTheExpectedValueOfSymbols) {
   EXPECT_EQ(program::print(edited), program::print(good));
 }
 
-TEST(Finish, RefusesWhatNoPlanCanBeMadeOf) {
+TEST(Finish, RefusesAProgramThatReadsBeforeItWrites) {
   program::Program program = dense_program();
   auto& tasks = program.classes[0].tasks;
   for (program::Task& task : tasks) {

@@ -55,7 +55,7 @@ struct Planned {
   }
 };
 
-TEST(PlanMessages, EveryScheduleSendsWhatItsStagesPassOn) {
+TEST(PlanMessages, CountsEveryMessageOfASchedule) {
   PipelineShapes shapes;
   const auto sends = [&](const Planned& plan, size_t rank) {
     return shapes.of(plan.plan(), 16).ranks[rank].sends;

@@ -148,7 +148,7 @@ TEST(PlanSearch, FindsWhatBruteForceFindsOnUnlikeNodes) {
   expect_exhaustive(uneven, space);
 }
 
-TEST(PlanSearch, AProfileOfSlowNodesIsNoBoundOfFastOnes) {
+TEST(PlanSearch, AProfileOfSlowNodesDoesNotBoundFastOnes) {
   // The first node has devices of another file, ten times as fast; its two ranks are all there are.
   const std::string fast = cluster_file("plan_fast.yaml", "1GB", "1GB/s");
   std::string text = read_file(fast);
@@ -440,7 +440,7 @@ TEST(PlanSearch, SkipsAPlanThatEqualsAnother) {
   EXPECT_EQ(inner_experts(space, one), (std::vector<int32_t>{2}));
 }
 
-TEST(PlanSearch, KeepsToTheMemoryThatThereIs) {
+TEST(PlanSearch, KeepsToTheAvailableMemory) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }

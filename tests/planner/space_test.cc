@@ -111,7 +111,7 @@ double squares(const StageLoads& loads, const std::vector<int64_t>& layers) {
   return sum;
 }
 
-TEST(PlanSpace, LayersAreLaidByTimeWithinTheMemoryThatThereIs) {
+TEST(PlanSpace, LayersAreSpreadByTimeWithinTheAvailableMemory) {
   int none = 0, bound = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -245,7 +245,7 @@ TEST(PlanSpace, AlikeLayersAreLaidOnRanksWithSeveralStages) {
   EXPECT_GT(bound, 10);
 }
 
-TEST(PlanSpace, GivenLayersAreOfPipelinesWithAsManyStages) {
+TEST(PlanSpace, GivenLayersNeedAPipelineWithAsManyStages) {
   SearchSpace space;
   space.model.num_layers = 8;
   space.ranks = space.global_batch = 8;

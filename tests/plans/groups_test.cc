@@ -223,7 +223,7 @@ Bytes expected(const Split& split, int ranks) {
 }
 
 /// On four ranks, which divide the matrices, and on six, which do not.
-TEST(Groups, BytesOnTheLinksAreThoseOfTheFormulas) {
+TEST(Groups, BytesOnLinksMatchTheFormulas) {
   for (const int ranks : {kRanks, 6}) {
     for (const Split& split : some_splits()) {
       if (!split.legal()) continue;
@@ -238,7 +238,7 @@ TEST(Groups, BytesOnTheLinksAreThoseOfTheFormulas) {
 }
 
 /// Parameters and two moments, in their parts.
-TEST(Groups, HoldsWhatTheFormulaSays) {
+TEST(Groups, PersistentMemoryMatchesTheFormula) {
   for (const int ranks : {kRanks, 6}) {
     const std::array<double, 3> parts = {1, kGroup, static_cast<double>(ranks)};
     for (const Split& split : some_splits()) {

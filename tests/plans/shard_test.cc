@@ -221,7 +221,7 @@ TEST(Shard, BackwardPassesDoNotWaitForSums) {
 }
 
 /// A rank's memory holds its part of parameters and states, and gathers for few layers.
-TEST(Shard, FreesWhatItGathers) {
+TEST(Shard, FreesGatheredParameters) {
   const std::string text =
       "model:\n  config: {model_type: llama, vocab_size: 256, hidden_size: 256, "
       "num_hidden_layers: 12, num_attention_heads: 4, num_key_value_heads: 4, head_dim: 64, "

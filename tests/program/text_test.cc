@@ -69,7 +69,7 @@ TEST(ProgramText, PrintsASingleClassAlsoAsDot) {
   }
 }
 
-TEST(TaskName, SaysWhereInTheModel) {
+TEST(TaskName, NamesTheLayerMicroBatchAndPhase) {
   Program p;
   p.num_layers = 4;
   p.classes.emplace_back().name = "stage0";

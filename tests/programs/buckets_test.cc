@@ -592,7 +592,7 @@ TEST(Buckets, APartThatIsWrittenDoesNotBringBackTheRest) {
   EXPECT_EQ(verdict.problems[0].rule, "overwritten") << to_text(verdict);
 }
 
-TEST(Buckets, RefusalsSayWhatIsMissing) {
+TEST(Buckets, RefusalsNameWhatIsMissing) {
   // The norm of a rank's own shard; the parameters before they are gathered; a shard that is
   // updated with that of the next rank; padding that nothing has cleared.
   EXPECT_SAYS(

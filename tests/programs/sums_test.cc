@@ -282,7 +282,7 @@ TEST(Sums, RowsWithDifferentAddendsDoNotFormAValue) {
 
 /// A part comes in a message that waits for no kernel: it must find the memory of the whole free,
 /// whatever the task that writes the other part has waited for.
-TEST(Sums, PartsThatWaitForNoOthersFindTheirMemoryFree) {
+TEST(Sums, PartsThatDoNotWaitNeedFreeMemory) {
   ProgramBuilder w({{"dp", 2}});
   const TensorId x = w.input("x", f64({8})), z = w.input("z", f64({8}));
   const TensorId before = w.apply("h", "add", {}, {x, x})[0];

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-TEST(RlAdvantages, AreThoseOfVerl) {
+TEST(RlAdvantages, EqualThoseOfVerl) {
   int cases = 0;
   for (const json& test : fixture::all().at("verl").at("advantages")) {
     engine::RlSection section;

@@ -275,7 +275,7 @@ std::string message_of(const TaskOptions& options, const TaskSizes& sizes = {10,
   return "";
 }
 
-TEST(Tasks, RefusesWhatATaskDoesNotHave) {
+TEST(Tasks, RefusesUnknownTasksAndOptions) {
   EXPECT_EQ(message_of({"revers"}),
             "[task] no task is called 'revers'; expected copy, reverse, sort, addition, "
             "multi_addition, countdown; try reverse");

@@ -157,7 +157,7 @@ TEST(RunConfig, AReferenceComputedBeforehandNeedsKnownRows) {
   run_of({keys[0], keys[1]});
 }
 
-TEST(RunConfig, RewardsRefuseWhatWouldChangeThemInSilence) {
+TEST(RunConfig, RefusesSettingsThatWouldSilentlyChangeRewards) {
   const auto rl = [](std::vector<std::string> keys) {
     keys.insert(keys.end(), {"objective=rl", "rl.rewards=[{type: exact}]"});
     return run_of(keys);

@@ -297,7 +297,7 @@ TEST(Executor, AnErrorNamesRankTaskAndCauseAndStopsTheOthers) {
   EXPECT_EQ(arrived, 0);
 }
 
-TEST(Executor, TheFailedRankIsNamedWhateverItsText) {
+TEST(Executor, TheFailedRankIsNamedForAnyErrorText) {
   Builder b(2, 1);
   b.recv(0, b.buffer(0, f64s(4)), 1, 5);
   const BufferId x = b.buffer(1, f64s(4));

@@ -628,7 +628,7 @@ TEST(Api, FailuresAreErrors) {
   EXPECT_EQ(health.json()["error"]["message"], "the engine failed: rank 1 was killed");
 }
 
-TEST(Api, ATextThatFailsAloneIsTheRequestsFault) {
+TEST(Api, ATextThatFailsAloneGivesStatus400) {
   FakeServer server({.reply = "abcdef", .failure = "no token may follow", .texts_fail = true});
   const Answer answer = fetch(server.port(), "POST", "/v1/completions", R"({"prompt": "x"})");
   EXPECT_EQ(answer.status, 400);
@@ -636,7 +636,7 @@ TEST(Api, ATextThatFailsAloneIsTheRequestsFault) {
   EXPECT_EQ(fetch(server.port(), "GET", "/health").status, 200);
 }
 
-TEST(Api, ATextOfAnEngineThatIsShutDownIsNotTheRequestsFault) {
+TEST(Api, ATextOfAStoppedEngineIsAServerError) {
   FakeServer server({.reply = "abcdef", .failure = "the engine is shut down", .shut_down = true});
   const Answer answer = fetch(server.port(), "POST", "/v1/completions", R"({"prompt": "x"})");
   EXPECT_EQ(answer.status, 503);

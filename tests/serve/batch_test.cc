@@ -209,7 +209,7 @@ TEST(Batch, AWorkerThatHangsLosesItsRows) {
   folder.expect_whole();
 }
 
-TEST(Batch, StrangersAreRefused) {
+TEST(Batch, RefusesClientsWithoutTheKeyOrProtocol) {
   const BatchFolder folder(400);
   SleepingGenerator generator(500);
   set_log_sink([](LogLevel, const std::string&) {});

@@ -24,7 +24,7 @@ MeasuredRequest measured(double start, double ttft, std::vector<double> itl, int
 }
 
 /// Values of numpy.percentile([15, 20, 35, 40, 50], q).
-TEST(BenchMetrics, PercentilesAreNumpys) {
+TEST(BenchMetrics, PercentilesEqualThoseOfNumpy) {
   const std::vector<double> values = {40, 15, 50, 20, 35};
   EXPECT_DOUBLE_EQ(percentile(values, 0), 15);
   EXPECT_DOUBLE_EQ(percentile(values, 5), 16);

@@ -105,7 +105,7 @@ TEST(Profiler, WarmUpDoesNotCount) {
 }
 
 /// Timings are kept for the kernels that they were taken with: others are timed anew.
-TEST(Profiler, OtherKernelsAreTimedAnew) {
+TEST(Profiler, TimesOtherKernelsAgain) {
   char name[] = "/tmp/hocket_profiler_test.XXXXXX";
   const std::string dir = ::mkdtemp(name);
   const engine::Run run = small_run({"output.dir=" + dir});

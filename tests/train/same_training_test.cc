@@ -73,7 +73,7 @@ TEST(SameTraining, NamesTheChange) {
 }
 
 /// The model is read again where it is an adapter's base, or the reference.
-TEST(SameTraining, TellsOfAnotherModelThatIsReadAgain) {
+TEST(SameTraining, NamesAnotherModelOnlyWhereItIsReadAgain) {
   const auto changes = [](const std::vector<std::string>& overrides) {
     const engine::Run run = run_of("llama", overrides);
     nlohmann::json config = run.resolved.to_json();

@@ -161,7 +161,7 @@ TEST(Stepper, RunsTheStepsOfItsData) {
   EXPECT_GT(steps.stepper().done().seconds, 0);
 }
 
-TEST(Stepper, GoesOnFromWhatIsDone) {
+TEST(Stepper, ContinuesAfterTheStepsThatAreDone) {
   Steps steps({}, {.step = 5, .skipped = 2, .seconds = 1.5, .losses = {{5, 2.0}}});
   int64_t asked = 0;
   steps.data = [&](int64_t step) {

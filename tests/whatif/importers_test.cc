@@ -187,7 +187,7 @@ TEST(WhatifReplay, CycleIsAnError) {
   EXPECT_THROW(Replayer{run}, Error);
 }
 
-TEST(WhatifIdeal, MeanOfComputeMedianOfCommunication) {
+TEST(WhatifIdeal, TakesTheMeanOfComputeAndTheMedianOfCommunication) {
   MeasuredRun run = two_stages();
   const std::vector<double> ideal = ideal_durations(run);
   for (OpId op = 0; op < run.ops.size(); ++op) {
@@ -244,7 +244,7 @@ TEST(WhatifScale, WrongOnesAreRefusedWithTheNearestName) {
   }
 }
 
-TEST(WhatifSurface, GoesToOneAsLinksWiden) {
+TEST(WhatifSurface, EfficiencyGoesToOneAsLinksWiden) {
   MeasuredRun run = two_stages();
   settle_transfers(&run);
   Replayer replayer(run);

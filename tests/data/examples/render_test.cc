@@ -120,7 +120,7 @@ TEST_F(Render, TurnsOfTheAssistantAreTrained) {
   EXPECT_EQ(chat(R"([{"role": "user", "content": "hi"}])"), "[<|im_start|>user\nhi<|im_end|>\n]");
 }
 
-TEST_F(Render, MessagesSayThatTheyAreNotTrained) {
+TEST_F(Render, MessagesMayBeExcludedFromTraining) {
   const auto turns = [](const char* first, const char* second) {
     return fmt::format(
         R"([{{"role": "user", "content": "hi", {}}}, {{"role": "assistant", "content": "one", {}}},

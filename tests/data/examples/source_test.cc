@@ -357,7 +357,7 @@ TEST_F(DatasetInfo, AnotherHashIsAWarning) {
       << logged.text();
 }
 
-TEST_F(DatasetInfo, RefusesWhatItCannotRead) {
+TEST_F(DatasetInfo, RefusesUnsupportedEntries) {
   // Without a tag for it, a role is unknown, as there.
   EXPECT_ERROR(
       read(

@@ -292,7 +292,7 @@ TEST(Split, EveryOtherPretokenizerSplitsByItsKind) {
             (Words{"1", "234", "567"}));
 }
 
-TEST(PostProcessor, AddsWhatTheFileSays) {
+TEST(PostProcessor, AddsTheTokensOfTheFile) {
   Json file = bpe_file();
   file["added_tokens"] = Json::array({added("<s>", 7), added("</s>", 8)});
   const Json single = Json::array({{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
@@ -431,7 +431,7 @@ TEST(Kinds, FilesOfASpecOpenAgain) {
   }
 }
 
-TEST(Kinds, HashesTellStepsApart) {
+TEST(Kinds, HashesDistinguishSteps) {
   const Hash128 hash = parsed(bpe_file()).hash();
   const std::vector<std::function<void(Json*)>> changes = {
       [](Json* f) { (*f)["pre_tokenizer"]["prepend_scheme"] = "first"; },

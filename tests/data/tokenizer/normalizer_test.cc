@@ -78,7 +78,7 @@ TEST(Normalizer, PrependsAndReplaces) {
   EXPECT_ERROR(Normalizer({step_of(Kind::replace)}), "empty pattern");
 }
 
-TEST(Normalizer, TellsWhereBytesComeFrom) {
+TEST(Normalizer, MapsEveryByteToItsOrigin) {
   const Normalizer normalizer(
       {step_of(Kind::prepend, "", "_"), step_of(Kind::nfc), step_of(Kind::replace, " ", "<>")});
   const std::string text = "e\u0301 b";

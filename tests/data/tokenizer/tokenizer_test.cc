@@ -118,7 +118,7 @@ TEST(Regex, EmptyPatternCutsNothing) { EXPECT_EQ(words_of("", "a b \xFF"), (Word
 
 // As Oniguruma reads them; PCRE2 by itself counts U+3BA1 apart, but U+33F9 and U+30FC, which
 // several scripts share, as Han, and marks as no part of a word.
-TEST(Regex, NamesMeanWhatOnigurumasDo) {
+TEST(Regex, ClassNamesMeanTheSameAsInOniguruma) {
   EXPECT_EQ(words_of(R"(\p{Han}+)", "a\u6F22\u33F9\u5B57"),
             (Words{"a", "\u6F22", "\u33F9", "\u5B57"}));
   EXPECT_EQ(words_of(R"([\p{Hiragana}]+|\p{^Latin})", "ab\u3042\u3044\u30FC"),
@@ -331,7 +331,7 @@ TEST(Tokenizer, SavesAndLoads) {
   }
 }
 
-TEST(Tokenizer, HashTellsTokenizersApart) {
+TEST(Tokenizer, HashDistinguishesTokenizers) {
   const TokenizerSpec spec = spec_of({{"a", "b"}, {"b", "c"}});
   const Hash128 hash = Tokenizer(spec).hash();
   EXPECT_EQ(Tokenizer(spec).hash(), hash);
@@ -346,7 +346,7 @@ TEST(Tokenizer, HashTellsTokenizersApart) {
   EXPECT_NE(Tokenizer(other).hash(), hash);
 }
 
-TEST(Tokenizer, EndOfTextFromTheConfigBeside) {
+TEST(Tokenizer, TakesItsEndOfTextFromTheConfigBesideIt) {
   const TempFolder folder;
   TokenizerSpec spec = spec_of({{"a", "b"}});
   AddedToken chat = spec.added[0];

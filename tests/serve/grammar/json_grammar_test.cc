@@ -79,7 +79,7 @@ TEST(ToolCalls, HaveTheFormThatTheParserReads) {
   EXPECT_FALSE(check(ToolCallForm::llama3_json, 1, "", now));
 }
 
-TEST(ToolCalls, ControlTokensStandForTheirMarksAlone) {
+TEST(ToolCalls, ControlTokensStandOnlyForTheirMarks) {
   const auto vocabulary = vocabulary_with_marks();
   const auto hermes = serve::tool_call_constraint(two_tools(), {}, vocabulary);
   EXPECT_EQ(allowed_tokens(hermes.get(), *vocabulary), (std::vector<int32_t>{'<', 256}));
