@@ -42,7 +42,7 @@ TEST(Scheduling, AThreadAndThoseThatItStartsRunWhenWoken) {
   EXPECT_EQ(policy(), SCHED_OTHER);
 }
 
-TEST(Scheduling, AScopeRestoresThePriority) {
+TEST(Scheduling, AScopeRestoresThePolicy) {
   if (!allowed()) {
     GTEST_SKIP() << "the system does not allow SCHED_RR";
   }

@@ -144,7 +144,7 @@ TEST_F(Loader, SequencesFollowTheDefinition) {
   }
 }
 
-TEST_F(Loader, PureFunctionOfSeedAndIndex) {
+TEST_F(Loader, IsAPureFunctionOfSeedAndIndex) {
   const auto stream = make(3, 30, 20);
   const PackedLoader a(stream, 16, kEos, 5), b(stream, 16, kEos, 5), other(stream, 16, kEos, 6);
   int same = 0;

@@ -38,7 +38,7 @@ Trace three_steps() {
   return t;
 }
 
-TEST(ReportFill, MeansPerStepAndRank) {
+TEST(ReportFill, TakesMeansPerStepAndRank) {
   ReportData r;
   fill_measured(r, three_steps());
   EXPECT_EQ(r.kinds_steps, 3);

@@ -57,7 +57,7 @@ std::string failure(const std::function<void()>& what) {
   return "";
 }
 
-TEST(Feed, FloatsByNameAndMicroBatch) {
+TEST(Feed, FeedsFloatsByNameAndMicroBatch) {
   const std::vector<float> features = counted(kMicroBatches * kRows * kWidth, 0);
   const std::vector<float> shared = counted(kRows * kWidth, 1000);
   for (const int64_t dp : {1, 2}) {

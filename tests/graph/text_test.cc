@@ -86,7 +86,7 @@ TEST(GraphText, ParsedGraphLowersToTheSameProgram) {
   EXPECT_EQ(lowered(g), lowered(graph::parse_graph(graph::print(g))));
 }
 
-TEST(GraphText, EmptyGraphAndComments) {
+TEST(GraphText, ReadsAnEmptyGraphAndSkipsComments) {
   graph::Graph g;
   expect_same(g, graph::parse_graph(graph::print(g)));
   expect_same(g, graph::parse_graph("# a comment\n\n" + graph::print(g) + "# the end"));

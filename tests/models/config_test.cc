@@ -70,7 +70,7 @@ void expect_error(const json& c, const std::vector<std::string>& parts, bool str
   }
 }
 
-TEST(ModelConfig, LlamaOfTransformers4) {
+TEST(ModelConfig, ReadsLlamaOfTransformers4) {
   const ModelConfig c = parse(llama(), true);
   EXPECT_EQ(c.family, "llama");
   EXPECT_EQ(c.vocab_size, 37);
@@ -120,7 +120,7 @@ TEST(ModelConfig, RopeFormsAgree) {
   EXPECT_EQ(parse(old).rope, Rope{});
 }
 
-TEST(ModelConfig, ExpertsOfTransformers4And5) {
+TEST(ModelConfig, ReadsExpertsOfTransformers4And5) {
   const ModelConfig four = parse(qwen(), true);
   EXPECT_EQ(four.num_experts, 6);
   EXPECT_EQ(four.head_dim, 10);

@@ -60,7 +60,7 @@ TEST(UsualPlans, BelongToTheFamilyOfTheirDegrees) {
   EXPECT_EQ(family_of({.pp = 2, .dp = 8, .ep = 8, .tp = 2}), Family::experts_pipeline);
 }
 
-TEST(UsualPlans, EqualThoseOfPractitioners) {
+TEST(UsualPlans, IncludeThoseOfPractitioners) {
   SearchSpace space;
   space.ranks = 64;
   space.ranks_per_node = 8;

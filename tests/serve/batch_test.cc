@@ -38,7 +38,7 @@ BatchMasterOptions stopped_at(const BatchFolder& folder, int64_t parts) {
   return options;
 }
 
-TEST(Batch, EveryRowOnceAndInOrder) {
+TEST(Batch, WritesEveryRowOnceAndInOrder) {
   const BatchFolder folder(700);
   SleepingGenerator a(200), b(300);
   BatchMasterOptions options = folder.master_options();

@@ -181,7 +181,7 @@ TEST(BenchClient, FaultsAreErrorsOfTheirRequests) {
   }
 }
 
-TEST(BenchClient, TimeoutsAndAbsentServers) {
+TEST(BenchClient, ReportsTimeoutsAndAbsentServers) {
   TinyServer slow([](const std::string&) {
     ::usleep(400'000);
     return std::vector<std::string>{};

@@ -137,7 +137,7 @@ TEST_F(ChatTest, AnswersWithTheWholeHistory) {
   EXPECT_FALSE(chat.take("/quit"));
 }
 
-TEST_F(ChatTest, SystemResetUndoRegenerate) {
+TEST_F(ChatTest, CommandsSetTheSystemMessageResetUndoAndRegenerate) {
   Chat chat(service, tokenizer, chat_template, {.system = "Be brief."}, output());
   chat.take("One");
   chat.take("Two");

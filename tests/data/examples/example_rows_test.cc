@@ -171,7 +171,7 @@ TEST_F(Rows, EveryTrainedTokenOnceAnEpoch) {
   }
 }
 
-TEST_F(Rows, APureFunctionOfTheIndex) {
+TEST_F(Rows, AreAPureFunctionOfTheIndex) {
   Rng rng(2);
   random(&rng, 120, 30, 3);
   RowOptions row_options = options(40);

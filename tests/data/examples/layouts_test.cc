@@ -181,7 +181,7 @@ TEST(SourceLayout, LabelsAreTakenOrRefusedNeverIgnored) {
                "data.jsonl:2: its columns fit format unpaired; expected completion");
 }
 
-TEST(SourceLayout, PreferencesWithAPromptOrWithACommonBeginning) {
+TEST(SourceLayout, ReadsPreferencesWithAPromptOrACommonBeginning) {
   const Example text = example_of(R"({"prompt":"q","chosen":" a","rejected":" b"})");
   EXPECT_EQ(text.kind, Kind::preference);
   EXPECT_EQ(text.prompt, "q");
