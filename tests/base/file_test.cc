@@ -91,14 +91,14 @@ TEST_F(File, AtomicWriteSurvivesEveryFailure) {
         EXPECT_EQ(e.exit_code(), 1);
       }
       if (text.empty()) {
-        break;  // fewer operations than that: it was written
+        break;  // the write has fewer operations: none failed
       }
       ++failures;
       EXPECT_NE(text.find(op == FileFaults::Op::sync && nth == 2 ? dir_ : at("a")),
                 std::string::npos)
           << text;
       EXPECT_NE(text.find("No space left on device"), std::string::npos) << text;
-      if (op != FileFaults::Op::sync || nth == 1) {  // the second sync is the folder's, after it
+      if (op != FileFaults::Op::sync || nth == 1) {  // the folder is synced last
         EXPECT_EQ(file_size(at("a")), 3) << static_cast<int>(op) << " " << nth;
       }
       EXPECT_EQ(list_dir(dir_), std::vector<std::string>{"a"});

@@ -31,7 +31,7 @@ using graph::DType;
 using test::ForkedProcesses;
 using test::ThreadProcesses;
 
-/// Model of random values. Its elements belong to random ranks, in runs.
+/// A model with random values, whose elements are held by random ranks in runs.
 class RandomModel {
  public:
   RandomModel(int64_t step, int32_t ranks, uint64_t seed) : config_(small_config("qwen3_moe")) {
@@ -353,7 +353,7 @@ TEST_F(Hosts, EachKeepsItsPart) {
         missing.text().find(fmt::format("this folder has the part of host {} of 2", from.host())),
         std::string::npos)
         << missing.text();
-    // Three are named, of the others their number.
+    // The text names three tensors and counts the others.
     MissingParts all(from);
     int64_t lacking = 0;
     for (const NamedTensor& tensor : newest_.params()) {
@@ -436,7 +436,7 @@ TEST_F(Hosts, AreJoinedWholeOrNotAtAll) {
   // The same step, saved once more by other ranks.
   save(all_, {top_ / "c", top_ / "c", top_ / "d"}, RandomModel(2, 6, 3));
   refused({a, top_ / "d/step-000002"}, out, "is part of another save of step 2");
-  // A whole checkpoint.
+  // A complete checkpoint has no parts to join.
   save(all_, same(top_ / "one", 3), newest_);
   refused({top_ / "one/step-000002"}, out, "there is nothing to join");
   const std::string path = b + "/model.part.safetensors", good = read_file(path);

@@ -16,8 +16,8 @@ namespace {
 
 using graph::DType;
 
-/// Returns 4 nodes of 4 devices. Products reach half of the peak, attention a quarter; launches take
-/// 1 us.
+/// Returns 4 nodes of 4 devices. Products reach half of the peak, attention a quarter; launches
+/// take 1 us.
 Cluster toy() {
   Cluster c = test::cluster_of(4, 4);
   c.name = "toy";
@@ -253,7 +253,7 @@ TEST(CostModel, ProfilesDoNotBoundFasterNodes) {
   profile.memory_bytes_per_s = 90e9;
   profile.peak_flops = {{"f32", 0.9e12}};
   profile.links["intra"] = {2000, 5e9};
-  // Twice its roofline of 2 us: no fraction below 1.
+  // A task that took twice its roofline of 2 us lowers no bound.
   profile.tasks.push_back({"a product", "linear", "f32", 0.9e6, 1000, 4000});
   const CostModel all(mixed, profile, 1);
   const CostModel best = all.at_best();
@@ -367,7 +367,7 @@ TEST(CostModel, CollectivesTakeTheTimesOfTheirAlgorithms) {
   EXPECT_EQ(ns("all_gather", 1000000, wide), 7 * (2 * 5000 + 6 * 1000) / 8 + 218750);
   // All-to-all over 2 nodes of 4: 4/8 leave the node at 1 GB/s, 3/8 stay: the slower counts.
   EXPECT_EQ(ns("all_to_all", 1000000, wide), 5000 + 500000);
-  // A queue of the network on a cluster with a network, although the ranks happen to be neighbours.
+  // A send in a network lane takes the time of the network, even between ranks of one node.
   EXPECT_EQ(ns("send", 1000000, {2, 1, 2}, true), 5000 + 1000000);
   // A group of one exchanges nothing.
   EXPECT_EQ(ns("all_reduce", 1000000, {1, 1, 1}), 0);
@@ -391,7 +391,7 @@ TEST(CostModel, ATransferLoadsLinksByItsShareOfTheirBandwidth) {
   EXPECT_EQ(m.load(kind("all_gather", 0, 1000), true, {1, 1, 1}).data, 0);
 }
 
-/// Between processes every member exchanges with every other one directly, whatever is faster.
+/// Our own collectives between processes exchange directly, even where a ring would be faster.
 TEST(CostModel, ProcessesExchangeDirectly) {
   const CostModel m(toy(), std::nullopt, 1, comm::Collectives::own);
   const GroupShape four{4, 1, 4}, wide{8, 2, 4};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clocks of workers that differ, and matching of collectives with lost records. Whole traces are in
-// tests/whatif/ranks_test.py.
+// Workers with different clocks, and matching of collectives with lost records. Whole traces are
+// tested in tests/whatif/ranks_test.py.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -20,7 +20,7 @@ struct Seen {
   double start, end;
 };
 
-/// One step of ops of one name, each known by its number.
+/// Returns a step of numbered ops of one name.
 MeasuredRun run_of(const std::vector<Seen>& ops, int32_t workers) {
   MeasuredRun run;
   run.names = {"sum"};
@@ -58,7 +58,7 @@ void group(std::vector<std::pair<int32_t, int32_t>> members, bool eager, Measure
   run->groups.push_back({std::move(ops), false, eager});
 }
 
-/// All collectives of all workers, as one kind.
+/// Returns all collectives of all workers as one kind.
 Collectives all_of(const MeasuredRun& run) {
   Collectives kind;
   for (OpId op = 0; op < run.ops.size(); ++op) {
@@ -104,7 +104,7 @@ TEST(WhatifClocks, ReportsSetsOfRanksThatShareNoCollective) {
 }
 
 TEST(WhatifClocks, OneClockIsLeftAsItIs) {
-  // A member that ends a little later than the other is no sign of a clock.
+  // A slightly later end of one member is not taken for a clock offset.
   MeasuredRun run = run_of({{0, 0, 0, 2}, {1, 0, 1, 2.2}}, 2);
   group({{0, 0}, {1, 0}}, false, &run);
   EXPECT_FALSE(set_clocks(&run));
