@@ -16,7 +16,7 @@ namespace {
 
 using Kind = NetworkLink::Kind;
 
-/// Returns 4 nodes of 4 devices, with PCIe switches of 2 devices inside nodes and leaf switches of 2
+/// Returns 4 nodes of 4 devices. PCIe switches of 2 devices are inside nodes, leaf switches of 2
 /// nodes above them.
 Cluster tree(bool rails, int64_t adapters) {
   Cluster c = test::cluster_of(4, 4);

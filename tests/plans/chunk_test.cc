@@ -113,7 +113,8 @@ TEST(ChunkPass, EqualsOneRankInAnyNumberOfChunks) {
 /// Rows of the forward pass are regrouped into the pieces of the backward pass.
 TEST(ChunkPass, BackwardMayHaveAnotherNumberOfChunks) {
   for (const Shape& shape : shapes()) {
-    if (shape.plan.find("ep_inner") != std::string::npos) continue;  // see RefusesPlansThatItCannotCut
+    // RefusesPlansThatItCannotCut tests plans with ep_inner.
+    if (shape.plan.find("ep_inner") != std::string::npos) continue;
     const Outcome one =
         train(experts(shape.plan, 1, shape.num_experts), {.on_one_rank = true, .steps = 2});
     const program::Program whole = compiled(experts(shape.plan, 1, shape.num_experts)).program;

@@ -508,8 +508,8 @@ TEST(Buckets, ParametersAreFreed) {
   EXPECT_LE(places.size(), 3u);
 }
 
-/// Three ranks hold parameters in shards of a bucket, one rank holds whole ones. The host fills both
-/// alike and reads the same values. A store refuses a program with another layout.
+/// Three ranks hold parameters in shards of a bucket, one rank holds them whole. The host fills
+/// both alike and reads the same values. A store refuses a program with another layout.
 TEST(Buckets, TheHostFillsAndReadsThem) {
   const auto ranks_of = [](int32_t count) {
     return std::make_unique<runtime::LocalRanks>(count, kernels::cpu_backend(),
