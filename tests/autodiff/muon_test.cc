@@ -36,8 +36,8 @@ OptimizerConfig muon() {
   return config;
 }
 
-/// The update of every parameter, by the end of its name: the op, and of muon the orthogonalising
-/// one with its rows.
+/// Returns the op that updates every parameter, by the parameter's name. For Muon also the op that
+/// orthogonalises the matrix, and its row dims.
 std::map<std::string, std::string> updates(const graph::Graph& graph) {
   std::map<std::string, std::string> list;
   for (const graph::Node& node : graph.nodes) {
@@ -55,14 +55,14 @@ std::map<std::string, std::string> updates(const graph::Graph& graph) {
 TEST(Muon, UpdatesTheMatricesOfBlocks) {
   auto list = updates(updated_by(check::test::moe(1), muon()));
   const std::string layer = "model.layers.0.";
-  // [H, d, D] is one matrix, [D, H, d] too; experts, gates and ups are matrices of their own.
+  // Heads form one matrix: [H, d, D] and [D, H, d]. Every expert, gate and up is its own matrix.
   EXPECT_EQ(list[layer + "self_attn.q_proj.weight"], "muon orthogonalize 2");
   EXPECT_EQ(list[layer + "self_attn.v_proj.weight"], "muon orthogonalize 2");
   EXPECT_EQ(list[layer + "self_attn.o_proj.weight"], "muon orthogonalize 1");
   EXPECT_EQ(list[layer + "mlp.gate.weight"], "muon orthogonalize 1");
   EXPECT_EQ(list[layer + "mlp.experts.gate_up_proj"], "muon orthogonalize_each 1");
   EXPECT_EQ(list[layer + "mlp.experts.down_proj"], "muon orthogonalize_each 1");
-  // No matrices of blocks.
+  // Muon updates only matrices inside blocks.
   EXPECT_EQ(list["model.embed_tokens.weight"], "adamw");
   EXPECT_EQ(list["model.norm.weight"], "adamw");
   EXPECT_EQ(list[layer + "input_layernorm.weight"], "adamw");

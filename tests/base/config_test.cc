@@ -138,7 +138,7 @@ TEST(Config, EmptyFileAndEmptySectionsAreDefaults) {
   EXPECT_EQ(run.plan.passes, std::vector<std::string>{"one"});  // a value is a list of one
 }
 
-TEST(Config, Overrides) {
+TEST(Config, OverridesReplaceKeysOfTheFile) {
   RunConfig run;
   const ResolvedConfig resolved =
       parse_config(run, kText, "run.yaml",
@@ -376,7 +376,7 @@ struct Device {
   void fields(Fields& v) { v("memory", memory, "of a device"); }
 };
 
-TEST(Config, SaysHowASectionWithAValueIsWritten) {
+TEST(Config, NamesTheFormOfAConstantWhereOnlyAValueIsGiven) {
   Device device;
   try {
     parse_config(device, "memory: 80GiB\n", "device.yaml");
@@ -387,7 +387,7 @@ TEST(Config, SaysHowASectionWithAValueIsWritten) {
   }
 }
 
-TEST(Config, HostileYaml) {
+TEST(Config, HostileYamlIsRefused) {
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i < 12; ++i) {
     bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
@@ -479,7 +479,7 @@ TEST(Config, PrintedConfigReadsBackToTheSame) {
   EXPECT_EQ(parse_config(third, first.to_json().dump(), "json").to_json(), first.to_json());
 }
 
-TEST(Config, Documentation) {
+TEST(Config, DocumentationListsKeysTypesAndDefaults) {
   RunConfig run;
   Fields fields;
   run.fields(fields);

@@ -7,7 +7,7 @@
 namespace hocket {
 namespace {
 
-TEST(Error, TextAndExitCodes) {
+TEST(Error, HasATextAndAnExitCode) {
   try {
     fail("safetensors", "header is {} bytes", 7);
     FAIL();
@@ -34,7 +34,7 @@ TEST(Error, ANoteKeepsKindAndCause) {
   EXPECT_EQ(Error(Error::Kind::kInput, "a", "b").with("c").cause(), Error::Cause::own);
 }
 
-TEST(Error, ACodeStays) {
+TEST(Error, KeepsItsCodeWhenTextIsAdded) {
   EXPECT_EQ(Error(Error::Kind::kInput, "a", "b").code(), Error::Code::none);
   try {
     fail_with(Error::Code::layout, "lower", "{} lies badly", "x");
@@ -52,7 +52,7 @@ TEST(Error, ACodeStays) {
   EXPECT_EQ(coded.cause(), Error::Cause::stopped);
 }
 
-TEST(Error, PartsOfTheText) {
+TEST(Error, GivesItsPlaceAndItsTextSeparately) {
   const Error plain(Error::Kind::kInput, "a] [b", "c] d");  // brackets belong to their part
   EXPECT_STREQ(plain.what(), "[a] [b] c] d");
   EXPECT_EQ(plain.where(), "a] [b");

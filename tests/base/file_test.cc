@@ -91,14 +91,14 @@ TEST_F(File, AtomicWriteSurvivesEveryFailure) {
         EXPECT_EQ(e.exit_code(), 1);
       }
       if (text.empty()) {
-        break;  // fewer operations than that: it was written
+        break;  // the write has fewer operations: none failed
       }
       ++failures;
       EXPECT_NE(text.find(op == FileFaults::Op::sync && nth == 2 ? dir_ : at("a")),
                 std::string::npos)
           << text;
       EXPECT_NE(text.find("No space left on device"), std::string::npos) << text;
-      if (op != FileFaults::Op::sync || nth == 1) {  // the second sync is the folder's, after it
+      if (op != FileFaults::Op::sync || nth == 1) {  // the folder is synced last
         EXPECT_EQ(file_size(at("a")), 3) << static_cast<int>(op) << " " << nth;
       }
       EXPECT_EQ(list_dir(dir_), std::vector<std::string>{"a"});
@@ -204,7 +204,7 @@ TEST_F(File, AtomicWriteLeavesSocketsAndFolders) {
   EXPECT_FALSE(asked);
 }
 
-TEST_F(File, FullDiskForReal) {
+TEST_F(File, AFullDiskIsAnError) {
   if (::access("/dev/full", W_OK) != 0) {
     GTEST_SKIP() << "no /dev/full here";
   }
@@ -228,7 +228,7 @@ TEST_F(File, ReadsAtAnyPlace) {
   EXPECT_NE(text.find("digits"), std::string::npos) << text;
 }
 
-TEST_F(File, Append) {
+TEST_F(File, AppendsToWhatIsThere) {
   {
     FileWriter file(at("log"), FileWriter::Mode::append);
     file.write("one\n");
@@ -295,7 +295,7 @@ TEST_F(File, ErrorsNamePathAndCause) {
   EXPECT_NE(error_of([&] { list_dir(at("none")); }, in).find("No such file"), std::string::npos);
 }
 
-TEST_F(File, FoldersAndNames) {
+TEST_F(File, MakesRenamesAndRemovesFoldersAndJoinsNames) {
   make_dirs(at("x/y/z"));
   make_dirs(at("x/y/z"));
   EXPECT_TRUE(is_directory(at("x/y/z")));

@@ -44,7 +44,7 @@ void expect_like_map(uint64_t keys) {
   }
 }
 
-TEST(FlatMap, LikeAMap) {
+TEST(FlatMap, BehavesAsAStandardMap) {
   expect_like_map<MixedBits>(1000);
   expect_like_map<MixedBits>(100'000);
   // Below 0x1000 keys, all keys begin at one slot.
@@ -52,7 +52,7 @@ TEST(FlatMap, LikeAMap) {
 }
 
 // Texts under a 2-bit key: every lookup has the collisions that are rare with a 64-bit hash.
-TEST(FlatMap, ValuesThatShareAKey) {
+TEST(FlatMap, DistinguishesValuesThatShareAKey) {
   std::vector<std::string> texts;
   FlatMap<size_t> table(100);
   for (int i = 0; i < 500; ++i) {

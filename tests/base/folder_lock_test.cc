@@ -36,7 +36,7 @@ class FolderLocks : public testing::Test {
   std::string dir_;
 };
 
-TEST_F(FolderLocks, OneAtATime) {
+TEST_F(FolderLocks, ASecondHolderIsRefused) {
   {
     const FolderLock lock = take();
     EXPECT_EQ(refusal(),

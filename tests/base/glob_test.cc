@@ -43,7 +43,7 @@ class Glob : public testing::Test {
 
 using Names = std::vector<std::string>;
 
-TEST_F(Glob, Patterns) {
+TEST_F(Glob, MatchesPatternsAcrossFolders) {
   write({"a/1.h", "a/2.h", "a/b/3.h", "a/b/c/4.cc", "a/.hid/5.h", "top.h"});
   ::symlink(at("a").c_str(), at("a/b/loop").c_str());
   const auto glob = [&](const std::string& pattern) {
@@ -64,7 +64,7 @@ TEST_F(Glob, Patterns) {
   EXPECT_EQ(list_glob(""), Names{});
 }
 
-TEST_F(Glob, TellsWhatAWalkPassesBy) {
+TEST_F(Glob, ReportsFilesThatAWalkSkips) {
   write({"a/1.h", "a/.hid/5.h", "a/.dot", "b/2.h"});
   ::symlink(at("b").c_str(), at("a/link").c_str());
   ::symlink("nowhere", at("a/dangling").c_str());
@@ -77,7 +77,7 @@ TEST_F(Glob, TellsWhatAWalkPassesBy) {
   EXPECT_EQ(skipped("a/*"), Names{});  // an explicit pattern skips nothing
 }
 
-TEST_F(Glob, TellsWhatCannotBeRead) {
+TEST_F(Glob, ReportsFoldersThatCannotBeRead) {
   write({"shut/3.h"});
   const std::string why_not = run_unprivileged(dir_, [&] {
     ASSERT_EQ(::chmod(at("shut").c_str(), 0), 0);

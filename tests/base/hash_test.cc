@@ -9,7 +9,7 @@
 namespace hocket {
 namespace {
 
-TEST(Hash, PublishedValues) {
+TEST(Hash, MatchesPublishedValues) {
   // XXH3 of the empty input, seed 0, from the xxHash specification's test vectors.
   EXPECT_EQ(hash64(""), 0x2D06800538D394C2ULL);
   EXPECT_EQ(hash128("").hex(), "99aa06d3014798d86001c324468d497f");

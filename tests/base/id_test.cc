@@ -94,7 +94,7 @@ TEST(Id, ServesAsKeyAndText) {
   EXPECT_EQ("7 -1", fmt::format("{} {}", TableId(7), TableId(kNone)));
 }
 
-TEST(Id, PlacesOfAnEnum) {
+TEST(Id, AnEnumIndexesATable) {
   enum class Meal : uint8_t { breakfast, lunch };
   constexpr const char* kNames[] = {"breakfast", "lunch"};
   EXPECT_STREQ("lunch", kNames[place_of(Meal::lunch)]);

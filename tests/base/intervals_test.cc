@@ -11,7 +11,7 @@
 namespace hocket {
 namespace {
 
-TEST(Intervals, AsASetOfNumbers) {
+TEST(Intervals, BehaveAsASetOfNumbers) {
   Rng rng(3);
   for (int round = 0; round < 200; ++round) {
     Intervals intervals;

@@ -55,7 +55,7 @@ TEST(Json, ErrorsGivePositionAndCause) {
             std::string::npos);
 }
 
-TEST(Json, Limits) {
+TEST(Json, LimitsDepthAndSize) {
   const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
   EXPECT_NE(parse_error(deep).find("nested too deep; expected at most 128"), std::string::npos);
   const std::string fits = std::string(128, '[') + std::string(128, ']');

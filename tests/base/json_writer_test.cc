@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-TEST(JsonWriter, CommasAndNesting) {
+TEST(JsonWriter, WritesCommasAndNesting) {
   JsonWriter w;
   w.object().member("tasks", 3).key("sizes").array().value(1).value(2).end();
   w.member("names", std::vector<std::string>{"a", "b"}).member("ok", true).key("none").null();
@@ -44,7 +44,7 @@ TEST(JsonWriter, OneReplacementStandsForABeginningOfACharacter) {
   }
 }
 
-TEST(JsonWriter, Indented) {
+TEST(JsonWriter, IndentsIfAsked) {
   JsonWriter w({.indent = 2});
   w.object().member("a", 1).key("b").array().object().member("c", "d").end().value(2).end();
   w.key("e").array().end().end();
@@ -60,7 +60,7 @@ TEST(JsonWriter, Indented) {
 })");
 }
 
-TEST(JsonWriter, Numbers) {
+TEST(JsonWriter, NumbersReadBackAndNonFiniteOnesAreNull) {
   const auto text = [](double x, int digits) {
     JsonWriter w;
     return w.value(x, digits).take();

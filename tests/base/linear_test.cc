@@ -11,7 +11,7 @@ namespace {
 
 using Rows = std::vector<std::vector<double>>;
 
-TEST(SolveNormal, FindsWhatTheEquationsWereMadeOf) {
+TEST(SolveNormal, RecoversTheCoefficients) {
   // X'X x = X'X known, with rows of very different sizes.
   for (const size_t n : {size_t{1}, size_t{2}, size_t{4}, size_t{7}}) {
     std::vector<double> known;

@@ -13,7 +13,7 @@
 namespace hocket {
 namespace {
 
-TEST(Log, LevelsAndRanks) {
+TEST(Log, HidesLowerLevelsAndPrintsTheRank) {
   std::vector<std::string> lines;
   set_log_sink([&](LogLevel, const std::string& line) { lines.push_back(line); });
   set_log_level(LogLevel::warning);

@@ -20,7 +20,7 @@ TEST(Process, GivesInputAndTakesOutput) {
   EXPECT_EQ(run_command("cat", "", "nothing"), "");
 }
 
-TEST(Process, TellsWhatWentWrong) {
+TEST(Process, ErrorsSayHowTheCommandFailed) {
   const auto what = [](const char* command) -> std::string {
     try {
       run_command(command, "text", "the command");

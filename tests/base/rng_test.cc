@@ -79,7 +79,7 @@ TEST(Rng, MomentsOfUniformAndNormal) {
   EXPECT_NEAR(neighbours / n, 0, 4 / root);
 }
 
-TEST(Rng, SequentialGenerator) {
+TEST(Rng, SequentialNumbersAreThoseOfSplitMix64) {
   // First outputs of SplitMix64 with seed 1234567, as published with the algorithm.
   Rng reference(1234567);
   EXPECT_EQ(reference.next(), 6457827717110365317ULL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that run as soon as they are woken, and that it costs nothing but promptness where the
-// system does not allow it. Every case is a thread of its own: the policy stays with a thread.
+// Real-time scheduling of threads that others wake. Where the system forbids it, threads run as
+// usual. Every case runs in its own thread, since a policy stays with its thread.
 #include "base/scheduling.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ int policy() {
 
 void on_a_thread(const std::function<void()>& run) { std::thread(run).join(); }
 
-/// False where it takes more rights than this process has.
+/// Returns whether this process has the right to use SCHED_RR.
 bool allowed() {
   bool could = false;
   on_a_thread([&] { could = set_scheduling(SCHED_RR); });
@@ -42,7 +42,7 @@ TEST(Scheduling, AThreadAndThoseThatItStartsRunWhenWoken) {
   EXPECT_EQ(policy(), SCHED_OTHER);
 }
 
-TEST(Scheduling, AScopeGivesBackWhatItTook) {
+TEST(Scheduling, AScopeRestoresThePolicy) {
   if (!allowed()) {
     GTEST_SKIP() << "the system does not allow SCHED_RR";
   }
@@ -79,7 +79,8 @@ TEST(Scheduling, AScopeLeavesAThreadAsItIs) {
   });
 }
 
-/// In a child that may not: no rights of root, and no priority that it may raise itself to.
+/// Gives up root and every real-time priority, and returns 0 if threads then keep SCHED_OTHER.
+/// Requires: called in a child process.
 int policies_without_rights() {
   const rlimit none = {0, 0};
   if (::setrlimit(RLIMIT_RTPRIO, &none) != 0) return 2;

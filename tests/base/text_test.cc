@@ -7,7 +7,7 @@
 namespace hocket {
 namespace {
 
-TEST(Text, EditDistance) {
+TEST(Text, EditDistanceCountsEditsAndSwaps) {
   EXPECT_EQ(edit_distance("", ""), 0);
   EXPECT_EQ(edit_distance("abc", ""), 3);
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
@@ -26,7 +26,7 @@ TEST(Text, NearestIsMeantOrEmpty) {
   EXPECT_EQ(nearest("pp", {"dp", "pp", "ep"}), "pp");
 }
 
-TEST(Text, SplitJoinTrim) {
+TEST(Text, SplitsJoinsAndTrims) {
   EXPECT_EQ(split("a,,b", ','), (std::vector<std::string>{"a", "", "b"}));
   EXPECT_EQ(split("", ','), std::vector<std::string>{""});
   EXPECT_EQ(join({"a", "b"}, "/"), "a/b");
@@ -34,7 +34,7 @@ TEST(Text, SplitJoinTrim) {
   EXPECT_EQ(trim(" \n"), "");
 }
 
-TEST(Text, StrictNumbers) {
+TEST(Text, ParsesNumbersStrictly) {
   int64_t i = -1;
   EXPECT_TRUE(parse_int("-9223372036854775808", &i));
   EXPECT_EQ(i, INT64_MIN);
@@ -53,7 +53,7 @@ TEST(Text, StrictNumbers) {
   }
 }
 
-TEST(Text, HumanForms) {
+TEST(Text, PrintsBytesAndTimesInReadableUnits) {
   EXPECT_EQ(human_bytes(0), "0 B");
   EXPECT_EQ(human_bytes(1023), "1023 B");
   EXPECT_EQ(human_bytes(1536), "1.5 KiB");
@@ -70,7 +70,7 @@ TEST(Text, HumanForms) {
   EXPECT_EQ(counted(2, "file"), "2 files");
 }
 
-TEST(Text, ShellWords) {
+TEST(Text, QuotesWordsForAShell) {
   EXPECT_EQ(shell_quoted("runs/a-b_1.2,x=3"), "runs/a-b_1.2,x=3");
   EXPECT_EQ(shell_quoted(""), "''");
   EXPECT_EQ(shell_quoted("two words"), "'two words'");
@@ -91,7 +91,7 @@ TEST(Text, QuoteHidesControlBytes) {
   EXPECT_EQ(quote("abcdef", 3), "'abc...'");
 }
 
-TEST(Text, EscapeHidesWhatItIsToldAndReadsBack) {
+TEST(Text, EscapesGivenCharactersAndReadsThemBack) {
   EXPECT_EQ(escape("plain, spaced", "\"'"), "plain, spaced");
   EXPECT_EQ(escape("it's \\ \n", "'"), "it\\x27s \\x5c \\x0a");
   std::string all;

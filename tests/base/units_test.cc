@@ -14,7 +14,7 @@ namespace {
 
 double parse(const char* text, Unit unit) { return parse_quantity(text, unit, "test"); }
 
-TEST(Units, Values) {
+TEST(Units, EveryUnitIsParsed) {
   EXPECT_EQ(parse("400Gbit/s", Unit::bytes_s), 50e9);
   EXPECT_EQ(parse("3.35TB/s", Unit::bytes_s), 3.35e12);
   EXPECT_EQ(parse("80GiB", Unit::bytes), 80.0 * (1LL << 30));
@@ -31,7 +31,7 @@ TEST(Units, Values) {
   EXPECT_EQ(parse("1e-3", Unit::none), 1e-3);
 }
 
-TEST(Units, Refused) {
+TEST(Units, OtherUnitsAndMalformedNumbersAreRefused) {
   for (const auto& [text, unit] :
        std::initializer_list<std::pair<const char*, Unit>>{{"400Gbit/s", Unit::bytes},
                                                            {"80GiB", Unit::bytes_s},

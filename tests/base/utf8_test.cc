@@ -9,7 +9,7 @@
 namespace hocket {
 namespace {
 
-TEST(Utf8, LengthsAndLimits) {
+TEST(Utf8, LengthIsZeroForAnInvalidCharacter) {
   EXPECT_EQ(utf8_length("a", 0), 1);
   EXPECT_EQ(utf8_length("\xC3\xA9", 0), 2);
   EXPECT_EQ(utf8_length("\xE2\x82\xAC", 0), 3);
@@ -24,7 +24,7 @@ TEST(Utf8, LengthsAndLimits) {
   EXPECT_EQ(utf8_valid_until("abcdefghij\xFFk", 11), 12U);
 }
 
-TEST(Utf8, WholeTexts) {
+TEST(Utf8, FindsInvalidTexts) {
   EXPECT_TRUE(is_utf8("a \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"));
   for (const char* bad : {"\xc0\x80", "\x80", "\xe2\x82", "\xed\xa0\x80", "\xf4\x90\x80\x80",
                           "\xe0\x80\x80", "\xff"}) {

@@ -32,7 +32,7 @@ struct Setting {
   OpKeys keys;
   Pieces pieces{graph::Coords{1, 2, 3, 1, 1, 1}, keys};
 
-  /// Returns the piece of a placement on kAxis; partial: over one letter of an op.
+  /// Returns the piece of a placement on kAxis. A partial one sums over the letter k of an op.
   PieceId piece(Placement placement, size_t dims, int32_t key) {
     Piece piece{static_cast<uint8_t>(dims), {}, {}};
     if (placement.is_split()) {
@@ -55,8 +55,8 @@ struct Setting {
   }
 };
 
-/// Returns placements of inputs on one axis: those of the signatures, and all others. Ops of many
-/// inputs have millions: of these every n-th, unless HOCKET_LONG=1 asks for all.
+/// Returns placements of inputs on one axis: those of the signatures, and all others. Ops with many
+/// inputs have millions, of which it returns every n-th unless HOCKET_LONG=1 asks for all.
 std::vector<std::vector<Placement>> placements(const std::vector<TensorType>& in,
                                                const std::vector<ops::AxisSignature>& signatures) {
   constexpr int64_t kMaxChecked = 4000;
@@ -149,7 +149,8 @@ TEST(Pieces, OpsAcceptExactlyTheirSignatures) {
   EXPECT_GT(refused, 1000);
 }
 
-/// No task can give the begin of a part of a symbol; ops without positions accept the part.
+/// A task has no field for an offset that depends on a symbol, so positional ops refuse such parts.
+/// Other ops accept them.
 TEST(Pieces, PartOfASymbolIsRefusedByPosition) {
   for (const char* name : {"attention", "add"}) {
     const ops::Op& op = ops::find(name);
@@ -173,7 +174,7 @@ TEST(Pieces, PartOfASymbolIsRefusedByPosition) {
         pieces.push_back(s.piece(placement, type.dims.size(), key));
         logical.push_back(s.types.intern(type));
       }
-      // The begin for the least value of the symbol.
+      // The offset at the least value of the symbol.
       Pieces::PieceOffsets offsets;
       offsets.axes = [](char) { return graph::axis_bit(kAxis); };
       offsets.at = [&](char, const graph::Coords& at) {

@@ -355,7 +355,7 @@ TEST(Refuse, WorkspaceOverAnInput) {
   expect_refused(check(c.program, c.graph), "race", {"linear", "puts its workspace over"});
 }
 
-/// Returns the first step buffer of class 0 that is (not) ragged.
+/// Returns the first step buffer of class 0 that is ragged, or that is not.
 program::Buffer& step_buffer(Program& p, bool ragged) {
   for (program::Buffer& b : p.classes[0].buffers) {
     if (b.kind == program::BufferKind::step && (b.expected_bytes != program::kNone) == ragged) {

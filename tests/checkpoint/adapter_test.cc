@@ -44,7 +44,7 @@ class AdapterFolder : public testing::Test {
   const TempFolder folder_;
 };
 
-TEST_F(AdapterFolder, InitialNumbersOfAAndBAloneAreNoMatter) {
+TEST_F(AdapterFolder, RefusesInitialisationsThatChangeTheBaseWeights) {
   for (const std::string init :
        {"true", "false", "\"gaussian\"", "\"eva\"", "\"orthogonal\"", "\"mica\""}) {
     write_config(R"(, "eva_config": {"rho": 2.0}, "init_lora_weights": )" + init);

@@ -110,7 +110,7 @@ TEST(Checkpoint, RoundTripIsBitExact) {
   }
 }
 
-TEST(Checkpoint, PartsOfAParameter) {
+TEST(Checkpoint, ReadsAnyRangeOfAParameter) {
   for (const std::string& family : models::families()) {
     const TempFolder run;
     const Content content(family, DType::f32, 1);
@@ -276,7 +276,7 @@ TEST(Checkpoint, EveryFaultLeavesTheOldOnes) {
   }
 }
 
-TEST(Checkpoint, KilledAtRandomInstants) {
+TEST(Checkpoint, AKillAtAnyInstantLeavesACompleteOne) {
   const TempFolder run;
   const Content old("llama", DType::f64, 1), next("llama", DType::f64, 2);
   save_checkpoint(run.path(), old.c);
@@ -476,7 +476,7 @@ class Environment {
   std::optional<std::string> old_;
 };
 
-TEST(Resolve, FoldersRunsFilesAndTheHubCache) {
+TEST(Resolve, FindsFoldersRunsFilesAndTheHubCache) {
   const TempFolder top;
   const Content content("llama", DType::f32, 7);
   save_checkpoint(top / "run", content.c);

@@ -177,7 +177,8 @@ TEST_F(Damage, CheckpointsWithoutChecksumsOpenWithAWarning) {
   expect_fall_back("model.safetensors has 100 bytes of");
 }
 
-// No edit of run.json does more than cause an error. Without checksums, which would mask it.
+// Any edit of run.json is at worst an error. The format without checksums is used, since a checksum
+// would refuse every edit.
 TEST_F(Damage, EditedRunFilesAreErrors) {
   make_old_format();
   const json good = json::parse(read_file(newest_ + "/run.json"));
@@ -227,7 +228,7 @@ TEST_F(Damage, EditedRunFilesAreErrors) {
   }
 }
 
-// No edit of the parts in run.json does more than cause an error, even with a matching checksum.
+// Any edit of the parts in run.json is at worst an error, even with a matching checksum.
 TEST_F(Damage, EditedPartsAreErrors) {
   const json good = json::parse(read_file(newest_ + "/run.json"));
   const auto with = [&](const std::function<void(json&)>& edit) {
@@ -301,7 +302,7 @@ TEST_F(Damage, FilesOfOneChecksumAreRead) {
   expect_fall_back("model.safetensors has a wrong checksum");
 }
 
-// File by file, then the folder that holds them, then the folder in which it was renamed.
+// One sync per file, one for their folder, and one for the folder in which that was renamed.
 TEST_F(Damage, EverythingIsSynced) {
   const FileFaults count(FileFaults::Op::sync, 1 << 30, 0);
   const std::string path = save(3);
@@ -332,7 +333,7 @@ TEST_F(Damage, AFolderThatALivingProcessWritesIsLeftAlone) {
   ::close(ready[1]);
 }
 
-TEST_F(Damage, NamesThatAreNoFolders) {
+TEST_F(Damage, LinksAndFilesNamedLikeCheckpointsAreErrors) {
   ASSERT_EQ(::symlink("nowhere", (run_ / "step-000003").c_str()), 0);
   EXPECT_NE(
       error_of([&] { clean_checkpoints(run_.path()); }).find("step-000003] is a link to nothing"),
@@ -342,7 +343,7 @@ TEST_F(Damage, NamesThatAreNoFolders) {
   EXPECT_NE(error_of([&] { clean_checkpoints(run_.path()); }).find("step-000003] is a file"),
             std::string::npos);
   remove_file(run_ / "step-000003");
-  // A link to a checkpoint elsewhere is one.
+  // A link to a checkpoint elsewhere counts as a checkpoint.
   rename_durable(newest_, run_ / "elsewhere");
   ASSERT_EQ(::symlink("elsewhere", newest_.c_str()), 0);
   clean_checkpoints(run_.path());

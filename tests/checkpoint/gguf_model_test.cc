@@ -144,7 +144,7 @@ TEST(GgufModel, RowsOfQueriesLieInPairs) {
   EXPECT_EQ(values, our_values);
 }
 
-TEST(GgufModel, OneIsAddedToTheNormsOfAGemma) {
+TEST(GgufModel, AddsOneToTheNormsOfGemma) {
   const Folder model(
       changed(small_config("gemma3_text"), {{"query_pre_attn_scalar", 10}, {"head_dim", 10}}));
   const gguf::File file(model.exported());

@@ -51,7 +51,7 @@ void write_model(const ModelConfig& config, const std::string& folder) {
   save_safetensors(join_path(folder, "model.safetensors"), to_stored(config, params));
 }
 
-TEST(ModelFiles, FilesOfAFolderGoAlong) {
+TEST(ModelFiles, TextsBesideTheWeightsAreTakenAndOthersListed) {
   const TempFolder folder;
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
     write_file_atomic(folder / name, "{}");
@@ -114,7 +114,7 @@ TEST(ModelFiles, StopTokensAreAUnion) {
   EXPECT_EQ(made, (json{{"temperature", 0.5}, {"eos_token_id", 5}}));
 }
 
-TEST(ModelFiles, AGgufFileHoldsWhatItCan) {
+TEST(ModelFiles, AGgufFileHoldsTokenizerTemplateAndSampling) {
   const ModelConfig config = config_with({{"eos_token_id", {26, 3}}});
   ModelFiles files;
   files.texts["tokenizer.json"] = tokenizer_text();
@@ -148,7 +148,7 @@ TEST(ModelFiles, AGgufFileHoldsWhatItCan) {
   EXPECT_NE(lost[4].find("README.md"), std::string::npos);
 }
 
-TEST(ModelFiles, TokensAroundATextThatAGgufFileLacksAreSaid) {
+TEST(ModelFiles, ReportsTokensAroundATextThatAGgufFileLacks) {
   const ModelConfig config = config_with({{"eos_token_id", 26}});
   const auto special = [](const char* name) {
     return json::object({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
@@ -176,7 +176,7 @@ TEST(ModelFiles, TokensAroundATextThatAGgufFileLacksAreSaid) {
   EXPECT_EQ(lost(json::array({special("a"), whole}), silent), "");
 }
 
-TEST(ModelFiles, TemplatesWithANameComeBack) {
+TEST(ModelFiles, NamedTemplatesAreReadBack) {
   const TempFolder folder;
   const ModelConfig config = config_with({{"eos_token_id", 26}});
   ModelFiles files;
@@ -220,7 +220,7 @@ TEST(ModelFiles, AGgufFileHoldsWhatTransformersReadsOfAFolder) {
   EXPECT_FALSE(metadata.has("tokenizer.chat_template.tool_use"));
 }
 
-TEST(ModelFiles, SamplingThatTransformersDoesNotUseIsSaid) {
+TEST(ModelFiles, ReportsSamplingKeysThatTransformersDoesNotUse) {
   const ModelConfig config = config_with({{"eos_token_id", 26}});
   ModelFiles files;
   files.texts["tokenizer.json"] = tokenizer_text();
@@ -264,7 +264,7 @@ struct Model {
 
 constexpr const char* kTables[] = {"model.embed_tokens.weight", "lm_head.weight"};
 
-TEST(AddTokens, RowsGrowByTheMean) {
+TEST(AddTokens, NewRowsAreTheMeanOfTheOthers) {
   const Model model(false, 27);
   const ExtendedModel made = model.with({.special = {"<a>", "<b>"}, .pad_to_multiple_of = 8});
   EXPECT_EQ(made.source.config.vocab_size, 32);

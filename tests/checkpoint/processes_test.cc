@@ -31,7 +31,7 @@ using graph::DType;
 using test::ForkedProcesses;
 using test::ThreadProcesses;
 
-/// Model of random values. Its elements belong to random ranks, in runs.
+/// A model with random values, whose elements are held by random ranks in runs.
 class RandomModel {
  public:
   RandomModel(int64_t step, int32_t ranks, uint64_t seed) : config_(small_config("qwen3_moe")) {
@@ -254,7 +254,7 @@ TEST(Processes, AFaultOfOneIsTheErrorOfAll) {
 
 // One of three processes is killed at a random instant: the others end with an error, and a folder
 // with its final name is complete.
-TEST(Processes, OneIsKilled) {
+TEST(Processes, AKillOfOneLeavesOnlyCompleteCheckpoints) {
   const TempFolder run;
   const RandomModel old(1, 6, 1), next(2, 6, 2);
   std::vector<int32_t> ranks = {0, 1, 2, 3, 4, 5};
@@ -353,7 +353,7 @@ TEST_F(Hosts, EachKeepsItsPart) {
         missing.text().find(fmt::format("this folder has the part of host {} of 2", from.host())),
         std::string::npos)
         << missing.text();
-    // Three are named, of the others their number.
+    // The text names three tensors and counts the others.
     MissingParts all(from);
     int64_t lacking = 0;
     for (const NamedTensor& tensor : newest_.params()) {
@@ -374,7 +374,7 @@ TEST_F(Hosts, EachKeepsItsPart) {
   }
 }
 
-TEST_F(Hosts, AreJoined) {
+TEST_F(Hosts, PartsOfAllAreJoinedToAWholeCheckpoint) {
   const std::string a = top_ / "a/step-000002", b = top_ / "b/step-000002";
   const std::string whole = top_ / "whole/step-000002";
   const Joined joined = join_checkpoint({b, a}, whole);
@@ -436,7 +436,7 @@ TEST_F(Hosts, AreJoinedWholeOrNotAtAll) {
   // The same step, saved once more by other ranks.
   save(all_, {top_ / "c", top_ / "c", top_ / "d"}, RandomModel(2, 6, 3));
   refused({a, top_ / "d/step-000002"}, out, "is part of another save of step 2");
-  // A whole checkpoint.
+  // A complete checkpoint has no parts to join.
   save(all_, same(top_ / "one", 3), newest_);
   refused({top_ / "one/step-000002"}, out, "there is nothing to join");
   const std::string path = b + "/model.part.safetensors", good = read_file(path);
@@ -510,7 +510,7 @@ TEST_F(Hosts, ACheckpointCountsOnlyIfAllHostsHaveIt) {
   }
 }
 
-TEST_F(Hosts, CleanAndPruneTheirOwn) {
+TEST_F(Hosts, CleanAndPruneOnlyTheirOwnFolders) {
   for (const char* host : {"a", "b"}) {
     make_dirs(top_ / host + "/step-000009.hocket-tmp-1999999999");
   }

@@ -383,7 +383,7 @@ TEST(Safetensors, AFullDiskLeavesTheOldFile) {
 }
 
 // Another process truncates a file while its tensors are being loaded: an error, and no signal.
-TEST(Safetensors, CutOffWhileItIsOpen) {
+TEST(Safetensors, ATruncationWhileItIsOpenIsAnError) {
   const TempFolder folder;
   const std::string path = folder / "f.safetensors";
   const std::vector<float> ones(1 << 20, 1);

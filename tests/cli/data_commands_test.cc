@@ -35,7 +35,7 @@ class Commands : public testing::Test {
   data::PrepareOptions options_;
 };
 
-TEST_F(Commands, StatsAndBaselines) {
+TEST_F(Commands, StatsVerifyDataAndComputeBaselines) {
   data::prepare(options_);
   DataStatsOptions ask;
   ask.folder = options_.output;
@@ -54,7 +54,7 @@ TEST_F(Commands, StatsAndBaselines) {
   EXPECT_ERROR(data_stats(ask), held_out);
 }
 
-TEST_F(Commands, EncodeAndDecodeFiles) {
+TEST_F(Commands, EncodedFilesDecodeToTheSameText) {
   folder_.add("text.jsonl", "\"file 1\"\n\"\\u00e9 \\\"q\\\"\"\n");
   EncodeVerbOptions e;
   e.tokenizer = options_.tokenizer;

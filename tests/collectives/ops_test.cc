@@ -43,12 +43,12 @@ void for_all_cases(uint64_t rounds, const std::function<void(const Case&, Rng&)>
   }
 }
 
-constexpr uint64_t kRounds = 6;  // of values, and of orders of members
+constexpr uint64_t kRounds = 6;  // each with other values and another order of members
 /// Rounds between threads or processes: a third, unless HOCKET_LONG=1.
 const uint64_t kConnectedRounds = hocket::test::sampled(kRounds);
 constexpr std::chrono::milliseconds kPatience{20'000};
 
-/// Worlds of some ranks: one for all, or one for each.
+/// The world of each rank. Threads share one; processes have one each.
 using Worlds = std::vector<std::shared_ptr<World>>;
 
 Worlds threads_of_a_process(int32_t ranks) {
@@ -130,7 +130,7 @@ TEST(CommOps, ExecutionMatchesTheMovement) {
   EXPECT_GT(cases, 300);
 }
 
-/// Local ranks, and ranks as processes, by records and by collectives of the transport.
+/// Ranks as threads, and as processes with our own collectives or those of the transport.
 const std::vector<Worlds (*)(int32_t)> kTransports = {threads_of_a_process, processes,
                                                       processes_by_transport};
 
@@ -189,7 +189,8 @@ TEST(CommOps, MessageMemoryIsWithinThePlan) {
       if (op->role != Role::collective || op->needs_sizes || op->makes_sizes) continue;
       std::vector<Sample> samples = op->samples(members);
       if (payload > 1 << 20) {
-        samples.resize(op->divides ? 1 : 0);  // more parts than are in flight at a time
+        // So many bytes are sent in more parts than are in flight at a time.
+        samples.resize(op->divides ? 1 : 0);
       }
       for (const Sample& sample : samples) {
         const std::vector<TensorType> out = infer(*op, sample.attrs, sample.in, members);
@@ -235,8 +236,8 @@ TEST(CommOps, MemoryOfCollectivesWithUnevenParts) {
     EXPECT_EQ(bytes(Collectives::c10d, 5, me), bytes(Collectives::own, 5, me));
     EXPECT_GT(bytes(Collectives::own, 5, me), 0);
   }
-  // c10d copies operands and block; with our own, each member has one message, and sends one that
-  // counts twice.
+  // c10d copies the operand and the block. With our own, each member holds a received message, and
+  // a sent one that counts twice.
   EXPECT_EQ(bytes(Collectives::c10d, 6, 0), (6 + 3) * 64 * 4);
   EXPECT_EQ(bytes(Collectives::own, 6, 0), 3 * 3 * 64 * 4);
 }
@@ -291,13 +292,13 @@ TEST(CommOps, TypesThatDoNotFitAreRefused) {
         }));
       }
       for (const auto& [key, value] : sample.attrs.items()) {
-        // Without a monoid, parts are summed; without outer, the experts are one run.
+        // Attributes with a default: monoid (sum) and outer (the experts are one run).
         const bool optional = key == "monoid" || key == "outer";
         EXPECT_NE(refused([&](Sample& s) { s.attrs.erase(key); }), optional) << "without " << key;
         EXPECT_TRUE(refused([&](Sample& s) { s.attrs.set(key, int64_t{7}); })) << key << "=7";
         const int64_t* const number = std::get_if<int64_t>(&value);
         if (!number) continue;
-        // The same number in the bits of a narrower type.
+        // Numbers that a cast to a narrower type would make equal.
         for (const int64_t beyond : {int64_t{1} << 8, int64_t{1} << 16, int64_t{1} << 32}) {
           EXPECT_TRUE(refused([&](Sample& s) { s.attrs.set(key, *number + beyond); })) << key;
         }

@@ -104,7 +104,7 @@ void expect_collectives(GroupBackend groups) {
   expect_kept<int64_t>(*group, ReduceType::i64);
 }
 
-TEST(C10d, CollectivesOfOneRank) {
+TEST(C10d, GlooCollectivesWorkWithOneRank) {
   if (!has_library()) {
     GTEST_SKIP() << "this build has no libhocket_torch.so (tools/setup.sh --torch)";
   }
@@ -114,7 +114,7 @@ TEST(C10d, CollectivesOfOneRank) {
   connection.leave();
 }
 
-TEST(C10d, CollectivesOfOneRankWithNccl) {
+TEST(C10d, NcclCollectivesWorkWithOneRank) {
   unsetenv("CUDA_VISIBLE_DEVICES");  // other tests hide the GPUs
   if (gpus().count == 0) {
     EXPECT_NE(gpus().why_none, "");

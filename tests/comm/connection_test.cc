@@ -66,7 +66,7 @@ TEST(Message, MemoryOfLargeMessagesIsPooled) {
   EXPECT_EQ(Message(0).bytes, 0);
 }
 
-TEST(Connection, AllGather) {
+TEST(Connection, AllGatherReturnsTheTextsOfAllRanks) {
   auto list = connections(4, milliseconds(10'000));
   const auto errors = on_each(list, [](Connection& connection) {
     const std::string mine(static_cast<size_t>(connection.index()) * 1000, 'x');
@@ -177,7 +177,8 @@ TEST(Connection, TheEndOfAWaitForChainIsBlamed) {
   }
 }
 
-// The last note of a stopped process is stale: it may have waited for a rank that has sent since.
+// The last note of a stopped process is stale: the rank that it names may have sent its message
+// since.
 TEST(Connection, ARankStoppedDuringAWaitIsBlamed) {
   auto list = connections(4, milliseconds(900));
   std::atomic<bool> stopped{false};
@@ -216,7 +217,7 @@ TEST(Connection, ARankStoppedDuringAWaitIsBlamed) {
   EXPECT_EQ(errors[0].find("rank 3"), std::string::npos) << errors[0];
 }
 
-// The shared table is then silent, and every rank reaches the same verdict by itself.
+// Rank 0 hosts the shared table. Without the table, every rank reaches the same verdict by itself.
 TEST(Connection, AStoppedRankZeroIsBlamed) {
   const auto silent = std::make_shared<std::atomic<bool>>(false);
   auto list = connections(4, milliseconds(2000), silent);
@@ -261,7 +262,7 @@ TEST(Connection, AStoppedRankZeroIsBlamed) {
   }
 }
 
-// The table's host may swap for a while.
+// The host of the table may answer late, for example while it swaps.
 TEST(Connection, AShortSilenceOfTheTableIsHarmless) {
   const auto silent = std::make_shared<std::atomic<bool>>(false);
   auto list = connections(2, milliseconds(6000), silent);

@@ -31,7 +31,7 @@ std::string error_of(const Variables& variables) {
   return "";
 }
 
-TEST(Launch, WithoutALauncher) {
+TEST(Launch, WithoutALauncherThereIsOneRank) {
   EXPECT_EQ(info_of({}), LaunchInfo());
   EXPECT_EQ(info_of({{"RANK", "3"}}), LaunchInfo());
   // One process is on one host, whatever a batch system reports about others.
@@ -44,7 +44,7 @@ TEST(Launch, WithoutALauncher) {
             (LaunchInfo{0, 1, 0, 1, "127.0.0.1", 29500, 0, false, "srun"}));
 }
 
-TEST(Launch, Torchrun) {
+TEST(Launch, ReadsTheVariablesOfTorchrun) {
   const LaunchInfo info = info_of({{"RANK", "5"},
                                    {"WORLD_SIZE", "8"},
                                    {"LOCAL_RANK", "1"},
@@ -57,7 +57,7 @@ TEST(Launch, Torchrun) {
             (LaunchInfo{5, 8, 1, 4, "host0", 1234, 2, true, "a launcher (RANK, WORLD_SIZE)"}));
 }
 
-TEST(Launch, Mpirun) {
+TEST(Launch, ReadsTheVariablesOfMpirun) {
   const LaunchInfo info = info_of({{"OMPI_COMM_WORLD_RANK", "1"},
                                    {"OMPI_COMM_WORLD_SIZE", "2"},
                                    {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
@@ -70,7 +70,7 @@ TEST(Launch, Mpirun) {
   EXPECT_NE(error.find("MASTER_ADDR is not set"), std::string::npos) << error;
 }
 
-TEST(Launch, Srun) {
+TEST(Launch, ReadsTheVariablesOfSrun) {
   Variables variables = {{"SLURM_PROCID", "2"},
                          {"SLURM_NTASKS", "4"},
                          {"SLURM_STEP_ID", "3"},

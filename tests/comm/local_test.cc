@@ -172,7 +172,7 @@ TEST(LocalComm, GroupsOfOneWorldAreIndependent) {
   }
 }
 
-TEST(LocalComm, AllGatherAndReduceScatterAlongAnyDim) {
+TEST(LocalComm, AllGatherAndReduceScatterWorkAlongAnyDim) {
   Rng rng(3);
   for (int n = 1; n <= 5; ++n) {
     for (int round = 0; round < 12; ++round) {
@@ -472,7 +472,7 @@ TEST(LocalComm, FailsWithAReason) {
       << alone[0].error;
 }
 
-TEST(LocalComm, RefusesMismatches) {
+TEST(LocalComm, RefusesMismatchedCalls) {
   auto errors = [](const std::function<void(Side&)>& spoil) {
     LocalWorld world(2, milliseconds(5'000));
     std::vector<Side> sides(2);

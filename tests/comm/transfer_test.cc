@@ -115,7 +115,7 @@ TEST(PlanCopies, NeighboursAreOneCopy) {
 
 /// Two ranks send halves of the rows. One receiver wants rows of both, contiguous in each; the
 /// other wants columns of all rows, in many pieces.
-TEST(Transfer, AmongProcesses) {
+TEST(Transfer, MovesRowsAndColumnsAmongProcesses) {
   const std::vector<int64_t> dims = {8, 3};
   const std::vector<Region> parts = {
       {{0, 4}, {0, 3}}, {{4, 4}, {0, 3}}, {{2, 4}, {0, 3}}, {{0, 8}, {1, 2}}};

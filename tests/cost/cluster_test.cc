@@ -343,7 +343,7 @@ TEST(Cluster, AtBestHasTheBestHostOfAllKinds) {
   EXPECT_EQ(c.at_best().device.host.copy_latency.value, 5e-6);
 }
 
-TEST(Cluster, ThreadsPerRankAndDeviceNames) {
+TEST(Cluster, CountsThreadsAndDeviceTypesOfRanks) {
   Cluster c = parse_cluster(kSmall, "small");
   c.nodes = 3;
   c.devices_per_node = 4;
@@ -362,7 +362,7 @@ TEST(Cluster, ThreadsPerRankAndDeviceNames) {
   EXPECT_EQ(c.device_names(5), "d and e");
 }
 
-TEST(Cluster, ShapesOfGroups) {
+TEST(Cluster, ShapeOfAGroupFollowsItsPlacement) {
   Cluster c;
   c.nodes = 4;
   c.devices_per_node = 4;

@@ -9,27 +9,16 @@
 
 #include "cost/cost_model.h"
 #include "cost/rooted.h"
+#include "tests/cluster_util.h"
 
 namespace hocket::cost {
 namespace {
 
-/// 16 nodes of 8, two levels of switches above; 100 GB/s and 1 us inside, 10 GB/s and 10 us
-/// outside.
+/// Returns 16 nodes of 8 devices, 4 nodes per leaf switch: 100 GB/s and 1 us inside nodes, 10 GB/s
+/// and 10 us between them.
 Cluster two_levels() {
-  Cluster c;
-  c.name = "levels";
-  c.nodes = 16;
-  c.devices_per_node = 8;
-  c.device.name = "d";
-  c.device.memory.value = 1e9;
-  c.device.memory_bandwidth.value = 1e9;
-  c.device.peak.f32.value = 1e12;
-  c.links.intra = {{1e-6, ""}, {100e9, ""}, {1, ""}};
-  c.links.inter = {{10e-6, ""}, {10e9, ""}, {1, ""}};
-  c.topology.levels.resize(1);
-  c.topology.levels[0].name = "leaf";
-  c.topology.levels[0].devices = 32;
-  c.topology.levels[0].oversubscription.value = 4;
+  Cluster c = test::cluster_of(16, 8);
+  c.topology.levels = {test::leaves_of(32, 4)};
   c.topology.levels[0].latency.value = 2e-6;
   c.validate("levels");
   return c;

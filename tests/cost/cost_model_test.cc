@@ -9,28 +9,24 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "tests/cluster_util.h"
 
 namespace hocket::cost {
 namespace {
 
 using graph::DType;
 
-/// 1 TFLOP/s at half efficiency, 100 GB/s, 1 us launch; links 10 GB/s / 1 us and 1 GB/s / 5 us;
-/// 4 nodes of 4.
+/// Returns 4 nodes of 4 devices. Products reach half of the peak, attention a quarter; launches
+/// take 1 us.
 Cluster toy() {
-  Cluster c;
+  Cluster c = test::cluster_of(4, 4);
   c.name = "toy";
-  c.nodes = 4;
-  c.devices_per_node = 4;
   c.device.name = "toy device";
-  c.device.memory.value = 1e9;
-  c.device.memory_bandwidth.value = 100e9;
   c.device.launch.value = 1e-6;
-  c.device.peak.f32.value = 1e12;
   c.device.peak.bf16.value = 8e12;
   c.device.efficiency = {{0.5, ""}, {0.25, ""}, {1, ""}};
-  c.links.intra = {{1e-6, ""}, {10e9, ""}, {1, ""}};
-  c.links.inter = {{5e-6, ""}, {2e9, ""}, {0.5, ""}};
+  c.links.intra = test::link_of(1e-6, 10e9);
+  c.links.inter = test::link_of(5e-6, 2e9, 0.5);
   return c;
 }
 
@@ -45,7 +41,7 @@ Kind kind(const std::string& op, double flops, int64_t bytes, DType dtype = DTyp
   return k;
 }
 
-TEST(CostModel, Roofline) {
+TEST(CostModel, TakesTheSlowerOfArithmeticAndMemory) {
   const CostModel m(toy(), std::nullopt, 1);
   // 1 MFLOP at 0.5 TFLOP/s: 2 us, above 10 kB at 100 GB/s: 0.1 us; + 1 us launch.
   EXPECT_EQ(m.work(kind("linear", 1e6, 10000), 0).ns, 3000);
@@ -130,7 +126,7 @@ TEST(CostModel, NothingTakesLongerAtBest) {
 }
 
 /// 1,000 tokens and 200 words: 200,000 logits of 50 bytes each take 100 us more at 100 GB/s.
-TEST(CostModel, LogitsOfALossThatIsNoFusedKernel) {
+TEST(CostModel, AnUnfusedLossMovesItsLogits) {
   Kind loss = kind("linear_cross_entropy", 1e6, 10000);
   loss.in = {{DType::bf16, {1000, 64}}, {DType::bf16, {200, 64}}};
   Cluster c = toy();
@@ -152,7 +148,7 @@ TEST(CostModel, AccumulationReadsItsOutput) {
   EXPECT_EQ(m.work(linear_dw, 1).ns, 15000);
 }
 
-TEST(CostModel, ScalesAndLayoutsOfFloat8) {
+TEST(CostModel, Float8AddsTheCostOfScalesAndLayouts) {
   Cluster c = toy();
   c.device.peak.f8.value = 1e12;
   const graph::TensorType x{DType::bf16, {1000, 100}};
@@ -198,7 +194,7 @@ TEST(CostModel, EveryExpertIsLaunchedSeparately) {
   EXPECT_EQ(m.more_launches_ns(grouped), 0);
 }
 
-TEST(CostModel, OpsOfSeveralKernels) {
+TEST(CostModel, UnfusedOpsLaunchSeveralKernels) {
   Cluster c = toy();
   Kind added = kind("sumexp", 0, 100000);
   added.out = {{DType::f32, {25, 1000}}};
@@ -257,7 +253,7 @@ TEST(CostModel, ProfilesDoNotBoundFasterNodes) {
   profile.memory_bytes_per_s = 90e9;
   profile.peak_flops = {{"f32", 0.9e12}};
   profile.links["intra"] = {2000, 5e9};
-  // Twice its roofline of 2 us: no fraction below 1.
+  // A task that took twice its roofline of 2 us lowers no bound.
   profile.tasks.push_back({"a product", "linear", "f32", 0.9e6, 1000, 4000});
   const CostModel all(mixed, profile, 1);
   const CostModel best = all.at_best();
@@ -302,7 +298,7 @@ TEST(CostModel, NumbersWithoutTheirUnitAreRefused) {
   refused([](Cluster* c) { c->device.host_launch.value = 10; });
 }
 
-TEST(CostModel, EfficiencyBySize) {
+TEST(CostModel, EfficiencyFollowsTheSizeOfAKernel) {
   Cluster c = toy();
   c.device.efficiency.matmul_by_flops = {"s", {1e6, 1e8}, {0.1, 0.5}};
   c.device.efficiency.memory_by_bytes = {"s", {1e6}, {0.5}};
@@ -329,7 +325,7 @@ TEST(CostModel, ThreadsOfARankScaleItsSpeed) {
   EXPECT_EQ(m.work(kind("linear", 1e6, 10000), 0).ns, 1500);  // 2 us / 4 + launch
 }
 
-TEST(CostModel, HostTasksAndCopies) {
+TEST(CostModel, HostTasksAndCopiesTakeTheHostsRates) {
   using program::Lane;
   Cluster c = toy();
   const Kind encode = kind("encode_int8", 0, 5'000'000);
@@ -349,7 +345,7 @@ TEST(CostModel, HostTasksAndCopies) {
   EXPECT_EQ(threads.work(encode, 0, 0, Lane::host).ns, threads.work(encode, 0).ns);
 }
 
-TEST(CostModel, Collectives) {
+TEST(CostModel, CollectivesTakeTheTimesOfTheirAlgorithms) {
   const CostModel m(toy(), std::nullopt, 1);
   const GroupShape four{4, 1, 4}, far{4, 4, 1}, wide{8, 2, 4};
   const auto ns = [&](const char* op, int64_t bytes, const GroupShape& s, bool inter = false) {
@@ -371,14 +367,14 @@ TEST(CostModel, Collectives) {
   EXPECT_EQ(ns("all_gather", 1000000, wide), 7 * (2 * 5000 + 6 * 1000) / 8 + 218750);
   // All-to-all over 2 nodes of 4: 4/8 leave the node at 1 GB/s, 3/8 stay: the slower counts.
   EXPECT_EQ(ns("all_to_all", 1000000, wide), 5000 + 500000);
-  // A queue of the network on a cluster with a network, although the ranks happen to be neighbours.
+  // A send in a network lane takes the time of the network, even between ranks of one node.
   EXPECT_EQ(ns("send", 1000000, {2, 1, 2}, true), 5000 + 1000000);
   // A group of one exchanges nothing.
   EXPECT_EQ(ns("all_reduce", 1000000, {1, 1, 1}), 0);
   EXPECT_THROW(ns("broadcast", 1, four), Error);
 }
 
-TEST(CostModel, LoadOfLinks) {
+TEST(CostModel, ATransferLoadsLinksByItsShareOfTheirBandwidth) {
   const CostModel m(toy(), std::nullopt, 1);
   // 10 MB to another node: 5 us, then 10 ms of all that an adapter carries.
   const GroupShape pair{2, 2, 1};
@@ -395,8 +391,8 @@ TEST(CostModel, LoadOfLinks) {
   EXPECT_EQ(m.load(kind("all_gather", 0, 1000), true, {1, 1, 1}).data, 0);
 }
 
-/// Between processes every member exchanges with every other one directly, whatever is faster.
-TEST(CostModel, CollectivesOfProcesses) {
+/// Our own collectives between processes exchange directly, even where a ring would be faster.
+TEST(CostModel, ProcessesExchangeDirectly) {
   const CostModel m(toy(), std::nullopt, 1, comm::Collectives::own);
   const GroupShape four{4, 1, 4}, wide{8, 2, 4};
   const auto ns = [&](const char* op, int64_t bytes, const GroupShape& s) {
@@ -582,7 +578,7 @@ TEST(Profile, InvalidFilesAreRefused) {
   }
 }
 
-TEST(Profile, DistinctTasksOfAProgram) {
+TEST(Profile, ListsEachDistinctTaskOfAProgramOnce) {
   program::Program p;
   p.roles = {{"all", {{{"pp", 2}}}}};
   const auto a = p.intern(kind("linear", 1e6, 100));

@@ -39,7 +39,7 @@ TEST(ModelFlops, CountsForwardProductsOnce) {
   EXPECT_EQ(model_flops(g).training(), 6.0 * 100 * 12 * 8);
 }
 
-TEST(ModelFlops, ActiveExpertsOnly) {
+TEST(ModelFlops, CountsActiveExpertsOnly) {
   Graph g;
   const auto xs = tensor(g, {16, 100, 8}, 2);  // 16 experts, 100 tokens, top-2
   const auto w = tensor(g, {16, 5, 8});
@@ -48,7 +48,7 @@ TEST(ModelFlops, ActiveExpertsOnly) {
   EXPECT_EQ(model_flops(g).linear, 2.0 * 200 * 5 * 8);
 }
 
-TEST(ModelFlops, CausalAttentionByKeysSeen) {
+TEST(ModelFlops, CountsCausalAttentionByVisibleKeys) {
   Graph g;
   const auto q = tensor(g, {64, 2, 4});
   node(g, "attention", {q, q, q}, {{"seq", int64_t{16}}});
@@ -63,7 +63,7 @@ TEST(ModelFlops, CausalAttentionByKeysSeen) {
   EXPECT_EQ(model_flops(g).attention, 4 * 8.5 * 64 * 2 * 4);
 }
 
-TEST(ModelFlops, Head) {
+TEST(ModelFlops, CountsTheHead) {
   Graph g;
   const auto h = tensor(g, {10, 8});
   const auto w = tensor(g, {100, 8});

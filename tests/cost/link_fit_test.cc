@@ -98,8 +98,8 @@ TEST(LinkFit, ToleratesNoiseAndHostLaunches) {
   expect_small(held_out(base, seen), 0.10);
 }
 
-/// Logs of one node. A process launches its devices one after another, 30 us more each time: the
-/// network's constants are those of the groups over nodes.
+/// In the logs of one node a process launches all its devices, which adds 30 us. The constants of
+/// the network come from the groups over nodes alone.
 TEST(LinkFit, LaunchesInsideANodeDoNotPullTheNetwork) {
   auto seen = concat({made("all_reduce", 2, 1, 0.02), made("all_reduce", 4, 1, 0.02),
                       made("all_reduce", 8, 1, 0.02)});
@@ -123,8 +123,8 @@ TEST(LinkFit, LaunchesInsideANodeDoNotPullTheNetwork) {
   expect_small(errors_of(fit.cluster, made("all_reduce", 128, 16, 0), ""), 0.08);
 }
 
-/// A log with many sizes counts no more than one with few.
-TEST(LinkFit, GroupsCountAlike) {
+/// A group with many measured sizes counts no more than a group with few.
+TEST(LinkFit, GroupsCountAlikeForAnyNumberOfSizes) {
   auto seen = made("all_reduce", 8, 1, 0);
   std::vector<CommSample> slow;
   for (const CommSample& s : made("all_reduce", 4, 1, 0)) {
@@ -141,7 +141,7 @@ TEST(LinkFit, GroupsCountAlike) {
   EXPECT_LT(of_few, 0.2);  // and 0.3 where every time counts alike
 }
 
-/// A curve that bends: between sizes four times apart, a line in logarithms is 9 % off.
+/// Times that bend between sizes four times apart. A line in logarithms would be 9 % off.
 TEST(MeasuredTimes, FollowTheBendOfTheTimes) {
   MeasuredTimes times{"all_reduce", 8, 1, "log", {}, {}};
   const auto us = [](double bytes) { return 50 + bytes / 200e3; };
@@ -233,7 +233,7 @@ TEST(LinkFit, PublicLogsPredictTwoNodesFromOne) {
   expect_small(errors_of(links, log("nccl_16.log"), ""), 0.05);
 }
 
-/// The same logs: every other size from 1 MiB on, of either half, by the rest.
+/// A fit to every second size of the same logs predicts the others from 1 MiB on, and vice versa.
 TEST(LinkFit, PublicLogsPredictEveryOtherSize) {
   const char* folder = std::getenv("HOCKET_NCCL_DATA");
   if (!folder) {

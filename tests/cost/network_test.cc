@@ -9,24 +9,18 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "tests/cluster_util.h"
 
 namespace hocket::cost {
 namespace {
 
 using Kind = NetworkLink::Kind;
 
-/// 4 nodes of 4; pairs below nodes, leaves of 2 nodes above them.
+/// Returns 4 nodes of 4 devices. PCIe switches of 2 devices are inside nodes, leaf switches of 2
+/// nodes above them.
 Cluster tree(bool rails, int64_t adapters) {
-  Cluster c;
-  c.name = "tree";
-  c.nodes = 4;
-  c.devices_per_node = 4;
-  c.device.name = "d";
-  c.device.memory.value = 1e9;
-  c.device.memory_bandwidth.value = 1e9;
-  c.device.peak.f32.value = 1e12;
-  c.links.intra = {{1e-6, ""}, {100e9, ""}, {1, ""}};
-  c.links.inter = {{10e-6, ""}, {10e9, ""}, {0.5, ""}};
+  Cluster c = test::cluster_of(4, 4);
+  c.links.inter.efficiency.value = 0.5;
   c.topology.rails = rails;
   c.topology.adapters_per_node = adapters;
   c.topology.levels.resize(2);
@@ -34,9 +28,7 @@ Cluster tree(bool rails, int64_t adapters) {
   c.topology.levels[0].devices = 2;
   c.topology.levels[0].bandwidth.value = 16e9;
   c.topology.levels[0].latency.value = 3e-6;
-  c.topology.levels[1].name = "leaf";
-  c.topology.levels[1].devices = 8;
-  c.topology.levels[1].oversubscription.value = 2;
+  c.topology.levels[1] = test::leaves_of(8, 2);
   c.validate("tree");
   return c;
 }
@@ -92,7 +84,7 @@ TEST(Network, RailRoutesHopToTheRightAdapterFirst) {
 // Ranks 1 and 2 of one node, and 9 of the other leaf, on nodes of 4 with 2 adapters: three devices,
 // three pairs, the adapters 0 and 1 of the first node and 0 of the third, both leaves; each once
 // and both ways, for the lowest rank that needs it.
-TEST(Network, PassedLinksOfAGroup) {
+TEST(Network, AGroupPassesEachLinkOnceInBothDirections) {
   const Network network(tree(false, 2));
   const std::vector<int32_t> ranks = {1, 2, 9};
   std::map<std::tuple<int32_t, int64_t>, int32_t> owners;  // by block and set

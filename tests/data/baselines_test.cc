@@ -25,7 +25,7 @@ std::string write(const TempFolder& folder, const std::string& name, int32_t voc
 }
 
 // Tokens: 0 ends, 1 is a, 2 is b, 3 is never seen. One document: a b a.
-TEST(Trigram, ByHand) {
+TEST(Trigram, MatchesAHandComputedExample) {
   const TempFolder folder;
   const TokenStream train({write(folder, "t", 4, {{1, 2, 1, 0}})});
   const Trigram t(train, 0);
@@ -153,7 +153,7 @@ TEST(Baselines, AFileThatIsCutMeanwhileIsAnError) {
   EXPECT_ERROR(run_baselines(dataset, xz_alone, cut), "changed while they were compressed");
 }
 
-TEST(Xz, NothingToCompress) {
+TEST(Xz, RefusesFilesWithoutAByte) {
   const TempFolder folder;
   for (const auto& baseline : {xz_each, xz_one_piece}) {
     EXPECT_ERROR(baseline({}, nullptr), "0 files");

@@ -144,7 +144,7 @@ TEST_F(Loader, SequencesFollowTheDefinition) {
   }
 }
 
-TEST_F(Loader, PureFunctionOfSeedAndIndex) {
+TEST_F(Loader, IsAPureFunctionOfSeedAndIndex) {
   const auto stream = make(3, 30, 20);
   const PackedLoader a(stream, 16, kEos, 5), b(stream, 16, kEos, 5), other(stream, 16, kEos, 6);
   int same = 0;
@@ -166,7 +166,7 @@ TEST_F(Loader, PureFunctionOfSeedAndIndex) {
   EXPECT_LT(repeated, n / 2);  // epochs are cut elsewhere
 }
 
-TEST_F(Loader, TooLittleData) {
+TEST_F(Loader, RefusesTooLittleData) {
   const auto stream = make(1, 2, 3);
   EXPECT_ERROR(PackedLoader(stream, 1000, kEos, 0), "less than one sequence of 1000");
   EXPECT_ERROR(PackedLoader(stream, 0, kEos, 0), "sequence length 0");

@@ -65,7 +65,7 @@ TEST(SamplingDefaults, ComeFromAGgufFile) {
   EXPECT_EQ(read.source, path);
 }
 
-TEST(SamplingDefaults, OfAGgufFileAreWhatLlamaCppTakes) {
+TEST(SamplingDefaults, ReadTemperatureAndPenaltyOfAGgufFileAsLlamaCppDoes) {
   const TempFolder folder;
   const std::string path = folder / "m.gguf";
   const auto read = [&](int64_t window, double penalty) {
@@ -121,7 +121,7 @@ TEST(StopTokens, AGgufFileEndsTurnsAsLlamaCppFindsThem) {
   EXPECT_EQ(stops(metadata_with("<start_of_turn>")), (std::vector<int32_t>{1, 2}));
 }
 
-TEST(BeginningOfText, OfACheckpointIsThatOfItsTraining) {
+TEST(BeginningOfText, IsTheOneThatACheckpointWasTrainedWith) {
   using Ids = std::vector<int32_t>;
   const TempFolder folder;
   const Tokenizer tokenizer =
@@ -137,7 +137,7 @@ TEST(BeginningOfText, OfACheckpointIsThatOfItsTraining) {
   EXPECT_ERROR(beginning_of_text(folder.path(), tokenizer), "has token 999");
 }
 
-TEST(ChatTemplateOfAModel, AGgufFileHasOneForTools) {
+TEST(ChatTemplateOfAModel, AGgufFileMayHaveATemplateForTools) {
   const TempFolder folder;
   gguf::Metadata metadata = byte_level_metadata();
   metadata.add("tokenizer.chat_template", Value::of_string("plain"));

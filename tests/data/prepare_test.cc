@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ctest: slow
-// From files to a folder of shards: the texts kept, the split, when it is made anew, and the state
-// after a failure.
+// Preparing a folder of shards from files: the texts kept, the split, when shards are made again,
+// and the state after a failure.
 #include "data/prepare.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ class Prepare : public testing::Test {
     options_.tokenizer = folder_ / "tok";
     options_.output = folder_ / "out";
   }
-  // Content and time of every file of the output.
+  // Returns content and modification time of every file of the output.
   std::map<std::string, std::pair<std::string, int64_t>> snapshot() const {
     std::map<std::string, std::pair<std::string, int64_t>> out;
     for (const std::string& name : list_dir(options_.output)) {
@@ -128,7 +128,7 @@ TEST_F(Prepare, SecondCallDoesNothing) {
 }
 
 // A second process neither removes the first one's staged files nor publishes over them.
-TEST_F(Prepare, OneAtATime) {
+TEST_F(Prepare, ASecondProcessIsRefused) {
   bool refused = false;
   options_.progress = [&](const PrepareProgress&) {
     if (std::exchange(refused, true)) return;
@@ -151,7 +151,7 @@ TEST_F(Prepare, OneAtATime) {
   EXPECT_FALSE(prepare(options_).up_to_date);
   EXPECT_TRUE(refused);
   Dataset(options_.output).train()->verify();
-  // Once it is made, anybody may ask for it at any time.
+  // A complete output is up to date even while another process holds the lock.
   const FolderLock held(options_.output, "preparing data", "wait");
   options_.progress = nullptr;
   EXPECT_TRUE(prepare(options_).up_to_date);
@@ -248,7 +248,7 @@ TEST_F(Prepare, NoSplitIsEmpty) {
   EXPECT_TRUE(scan_corpus(more).paths(true).empty());
 }
 
-// The end of a single file is held out, from a line on, and both parts are documents.
+// A single file is cut at a line: its end is held out, and both parts are documents.
 TEST_F(Prepare, OneFileIsCutInTwo) {
   std::string text;
   for (int i = 0; i < 100; ++i) {
@@ -324,7 +324,8 @@ TEST_F(Prepare, TheLargestFilesThatAreNoTextAreNamed) {
   EXPECT_EQ(prepare(options_).largest.size(), 5U);
 }
 
-// Lines of JSON are documents, in any column order, with escapes, blank lines and no last line end.
+// Lines of JSON are documents. Columns may be in any order, texts have escapes, lines be blank, and
+// the last line lack its end.
 TEST_F(Prepare, LinesOfJsonAreDocuments) {
   const std::string path = folder_.add(
       "lines/t.jsonl",
@@ -368,7 +369,7 @@ TEST_F(Prepare, LinesOfJsonAreSplitOneByOne) {
   EXPECT_ERROR(scan_corpus(options_.corpus), "has one document");
   options_.corpus.inputs = {folder_.add("bad.jsonl", "{\"text\":\"a\"}\n\n{\"txt\":\"b\"}\n")};
   EXPECT_ERROR(scan_corpus(options_.corpus), "bad.jsonl:3 is no object with a string text");
-  // Other JSON is text like any other, whole.
+  // A file with other JSON is one document.
   options_.corpus.inputs = {folder_.add("other.jsonl", "{\"message\":\"a\"}\n{\"text\":\"b\"}\n")};
   options_.corpus.valid_fraction = 0;
   EXPECT_EQ(scan_corpus(options_.corpus).files.size(), 1U);
@@ -404,7 +405,7 @@ TEST_F(Prepare, DropsDuplicatesEmptyAndBinaryFiles) {
 }
 
 // Reports files that a walk skips, and files that look binary and are text in another encoding.
-TEST_F(Prepare, TellsWhatItLeavesOut) {
+TEST_F(Prepare, ReportsFilesThatItSkips) {
   folder_.add("in/.hidden.txt", "h");
   folder_.add("in/.git/HEAD", "x");
   folder_.add("elsewhere/a.txt", "not reached by a link");
@@ -428,15 +429,15 @@ TEST_F(Prepare, TellsWhatItLeavesOut) {
   for (const char* part : {"linked_folder", "in/.git\"", "utf16", "no_file"}) {
     EXPECT_NE(index.find(part), std::string::npos) << part;
   }
-  // Named, a hidden file and a linked folder are taken.
+  // A hidden file and a linked folder are read if the inputs name them.
   options_.corpus.inputs = {folder_ / "in/.hidden.txt", folder_ / "in/linked"};
   options_.corpus.valid_fraction = 0;
   EXPECT_EQ(prepare(options_).train.files, 2);
 }
 
-// Inputs that cover the outputs of train-tokenizer and prepare leave those out: a second call has
-// nothing to do. Files of the same names from other sources are texts.
-TEST_F(Prepare, LeavesOutWhatItWrote) {
+// Outputs of train-tokenizer and prepare are skipped among the inputs, so that a second call has
+// nothing to do. Other files with the same names are texts.
+TEST_F(Prepare, SkipsItsOwnOutputs) {
   folder_.add("tok/tokenizer_source.json", "{}");
   folder_.add("texts/index.json", "{\"of\": \"something else\"}");
   folder_.add("texts/tokenizer.json", "{\"also\": 1}");
@@ -449,14 +450,14 @@ TEST_F(Prepare, LeavesOutWhatItWrote) {
   EXPECT_TRUE(second.up_to_date);
   EXPECT_EQ(second.dropped.at(Corpus::Why::output), 7);
   EXPECT_EQ(second.dropped.at(Corpus::Why::binary), 2);
-  // A text beside the shards is one.
+  // A text in the folder of the shards is read.
   folder_.add("out/text.txt", "a text beside the shards");
   const PrepareResult third = prepare(options_);
   EXPECT_EQ(third.train.files + third.valid.files, 63);
   EXPECT_EQ(third.dropped, second.dropped);
 }
 
-TEST_F(Prepare, TellsWhatCannotBeRead) {
+TEST_F(Prepare, ReportsFilesThatCannotBeRead) {
   folder_.add("in/closed/secret.txt", "s");
   const std::string why_not = run_unprivileged(folder_.path(), [&] {
     ASSERT_EQ(::chmod((folder_ / "in/closed").c_str(), 0), 0);
@@ -472,8 +473,8 @@ TEST_F(Prepare, TellsWhatCannotBeRead) {
   }
 }
 
-// The same texts from elsewhere are the same data: a run goes on with them.
-TEST_F(Prepare, FingerprintIsOfTheTextsAlone) {
+// The same texts in another folder have the same fingerprint, so a run resumes with them.
+TEST_F(Prepare, FingerprintDependsOnTheTextsAlone) {
   prepare(options_);
   const std::string before = Dataset(options_.output).fingerprint();
   PrepareOptions moved = options_;
@@ -482,7 +483,7 @@ TEST_F(Prepare, FingerprintIsOfTheTextsAlone) {
   moved.output = folder_ / "out2";
   prepare(moved);
   EXPECT_EQ(Dataset(moved.output).fingerprint(), before);
-  // The paths of the texts are recorded all the same, since the baselines read them again.
+  // The new paths are recorded, since baselines read the texts again.
   moved.output = options_.output;
   EXPECT_FALSE(prepare(moved).up_to_date);
   EXPECT_EQ(Dataset(moved.output).fingerprint(), before);
@@ -493,8 +494,8 @@ TEST_F(Prepare, FingerprintIsOfTheTextsAlone) {
   EXPECT_NE(Dataset(moved.output).fingerprint(), before);
 }
 
-// A folder of version 1 stays as it is if special tokens are to be text. Its fingerprint names the
-// paths, and its special tokens are text.
+// A folder of version 1 is up to date if split_special_tokens is set: in that version special
+// tokens in texts were text. Its fingerprint depended on the paths.
 TEST_F(Prepare, OlderFoldersAreUpToDate) {
   options_.split_special_tokens = true;
   prepare(options_);
@@ -520,7 +521,7 @@ TEST_F(Prepare, OlderFoldersAreUpToDate) {
   EXPECT_EQ(Dataset(options_.output).version(), 2);
 }
 
-TEST_F(Prepare, FailuresKeepWhatWasThere) {
+TEST_F(Prepare, AFailureKeepsTheOldData) {
   prepare(options_);
   const auto before = snapshot();
   options_.corpus.seed = 5;
@@ -538,7 +539,7 @@ TEST_F(Prepare, FailuresKeepWhatWasThere) {
   EXPECT_FALSE(prepare(options_).up_to_date);
 }
 
-TEST_F(Prepare, ClearErrors) {
+TEST_F(Prepare, ErrorsNameTheWrongInputOrOption) {
   const auto with = [&](auto change) {
     PrepareOptions o = options_;
     change(&o);
@@ -562,7 +563,7 @@ TEST_F(Prepare, ClearErrors) {
   says(with([](auto* o) { o->output = ""; }), "output");
   says(with([](auto* o) { o->shard_tokens = 0; }), "shard_tokens");
   EXPECT_ERROR(Dataset(folder_ / "bare"), "index.json");
-  // Without validation split is fine if asked for.
+  // valid_fraction: 0 gives no validation split.
   options_.corpus.inputs = {folder_ / "one"};
   options_.corpus.valid_fraction = 0;
   prepare(options_);
@@ -622,7 +623,7 @@ TEST_F(Prepare, BaselinesAreComputedOnceAndAsAskedFor) {
   EXPECT_EQ(kept_baselines(dataset, {}, note).xz_each, all.xz_each);
   EXPECT_FALSE(kept_baselines(dataset, {.trigram = false}, note).trigram);
   EXPECT_TRUE(done.empty()) << done[0];
-  // Numbers of other data, and half a file, count as none.
+  // Baselines of other data, and a truncated file, are ignored.
   const std::string path = options_.output + "/baselines.json";
   for (const std::string kept :
        {R"({"fingerprint": "other", "xz": 1, "xz_one_piece": 1, "trigram": 1})",

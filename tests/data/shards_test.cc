@@ -33,7 +33,7 @@ Ids read(const Shard& shard, int64_t begin, size_t count) {
   return out;
 }
 
-TEST(Shard, RoundTrip) {
+TEST(Shard, ReadsBackWhatWasWritten) {
   const TempFolder folder;
   for (const int32_t vocab : {300, 65536, 65537, 200000}) {
     SCOPED_TRACE(vocab);
@@ -57,7 +57,7 @@ TEST(Shard, RoundTrip) {
 }
 
 // The layout that docs/data.md promises, read by offset.
-TEST(Shard, Layout) {
+TEST(Shard, HasTheDocumentedLayout) {
   const TempFolder folder;
   const std::string bytes = read_file(write(folder, "s", 1000, {{1, 2}, {3}}));
   const auto u64 = [&](size_t at) {
@@ -166,7 +166,7 @@ TEST(Shard, RandomDamageNeverGetsThrough) {
 }
 
 // Another process cuts off a file that is being trained on: an error, and no signal.
-TEST(Shard, CutOffWhileItIsOpen) {
+TEST(Shard, ATruncationWhileItIsOpenIsAnError) {
   const TempFolder folder;
   for (const int32_t vocab : {1000, 100'000}) {
     std::vector<Ids> documents(3, Ids(5000, 7));
@@ -239,7 +239,7 @@ TEST(TokenStream, ManyShardsAreOneSequence) {
   stream.verify();
 }
 
-TEST(TokenStream, Refuses) {
+TEST(TokenStream, RefusesNoShardsAndThoseOfDifferentTokenizers) {
   const TempFolder folder;
   EXPECT_ERROR(TokenStream({}), "no shards");
   EXPECT_ERROR(

@@ -110,7 +110,7 @@ std::string eval_line(int step, double bits) {
          ",\"time_s\":1,\"eval/bits_per_byte\":" + std::to_string(bits) + "}\n";
 }
 
-TEST_F(MetricsTest, SetsOfAnEvaluationByName) {
+TEST_F(MetricsTest, ReadsSetsOfAnEvaluationByName) {
   const Metrics m = load(
       "{\"step\":4,\"time_s\":1,\"eval/chat/loss\":2,\"eval/chat/rewards/chosen\":1,"
       "\"eval/a.b/loss\":3,\"eval/a.b/bits_per_byte\":1.5,\"eval/final\":true}\n"

@@ -117,7 +117,7 @@ TEST(Passes, WorkPerStepIsDrawnBetweenPasses) {
             "0:gradients[9640,9650) 0:optimizer[9700,10000)");
 }
 
-TEST(Passes, NoneWithoutMicroBatches) {
+TEST(Passes, AreEmptyWithoutMicroBatches) {
   Step step;
   step.forward(0, 0, program::kNone, 0, 10);
   EXPECT_TRUE(passes_of(step.trace()).events.empty());

@@ -38,7 +38,7 @@ Trace three_steps() {
   return t;
 }
 
-TEST(ReportFill, MeansPerStepAndRank) {
+TEST(ReportFill, TakesMeansPerStepAndRank) {
   ReportData r;
   fill_measured(r, three_steps());
   EXPECT_EQ(r.kinds_steps, 3);
@@ -212,7 +212,7 @@ program::Program small_program() {
   return p;
 }
 
-TEST(ReportFill, MemoryPlanFromTheProgram) {
+TEST(ReportFill, TakesTheMemoryPlanFromTheProgram) {
   const program::Program p = small_program();
   const MemoryPlan plan = memory_plan_of(p, 0);
   EXPECT_TRUE(plan.in_tasks);

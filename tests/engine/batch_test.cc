@@ -88,7 +88,7 @@ TEST(Batch, StagesAndDataParallelRanksGetTheirRows) {
   }
 }
 
-TEST(Batch, AProgramTakesWhatItReads) {
+TEST(Batch, FeedsOnlyTheInputsThatAProgramReads) {
   // Logits need no targets, scale or learning rate.
   const engine::Run run = dense_run({"plan.micro_batch=8"});
   Ranks ranks(run, logits(run));
@@ -116,7 +116,7 @@ TEST(Batch, HoldsPaddingUntilFilled) {
   EXPECT_EQ(batch.num_targets(), 2);
 }
 
-TEST(Batch, BiasCorrectionsOfAStep) {
+TEST(Batch, BiasCorrectionsFollowTheStep) {
   OptimizerSection optimizer;
   optimizer.beta1 = 0.5;
   optimizer.beta2 = 0.9;

@@ -14,6 +14,7 @@
 #include "program/memory.h"
 #include "run/compile.h"
 #include "sim/simulator.h"
+#include "tests/cluster_util.h"
 
 namespace hocket::engine {
 namespace {
@@ -103,7 +104,7 @@ std::map<DType, double> flops_of(const program::Program& program, std::string_vi
   return flops;
 }
 
-TEST(Bf16, Float8IsOfLinearLayersOfTheBlocksAlone) {
+TEST(Bf16, Float8AppliesOnlyToLinearLayersOfTheBlocks) {
   const Compiled compiled = compile(run_of(kMoe, "", {kFloat8}));
   // The router's products, of 16 x 4, stay; q, k, v and o of 16 x 32 or less do not.
   for (const char* op : {"linear", "linear_dx", "linear_dw"}) {
@@ -119,17 +120,11 @@ TEST(Bf16, Float8IsOfLinearLayersOfTheBlocksAlone) {
 }
 
 TEST(Bf16, PredictedAtThePeakOfItsType) {
-  cost::Cluster cluster = cost::parse_cluster(R"(
-name: test
-nodes: 1
-devices_per_node: 1
-device:
-  name: test device
-  memory: {value: 1GB}
-  memory_bandwidth: {value: 1000TB/s}
-  peak: {f8: {value: 400GFLOP/s}, bf16: {value: 200GFLOP/s}, f32: {value: 10GFLOP/s}}
-)",
-                                              "test.yaml");
+  cost::Cluster cluster = test::cluster_of(1, 1);
+  cluster.device.memory_bandwidth.value = 1e15;  // products are bound by arithmetic alone
+  cluster.device.peak.f8.value = 400e9;
+  cluster.device.peak.bf16.value = 200e9;
+  cluster.device.peak.f32.value = 10e9;
   const cost::CostModel costs(cluster, std::nullopt, 1);
   const std::map<DType, double> peaks{{DType::f8_e4m3, 400e9}, {DType::bf16, 200e9}};
   const Compiled compiled = compile(run_of(kDense, "", {kFloat8}));

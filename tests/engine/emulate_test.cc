@@ -165,7 +165,7 @@ TEST_F(Emulation, RefusesUnsuitableRuns) {
   }
 }
 
-TEST_F(Emulation, FormerSectionIsRead) {
+TEST_F(Emulation, ReadsTheFormerSectionTimed) {
   const engine::Run former = parse_run(kText, "test", {"timed.cluster=" + cluster_});
   EXPECT_EQ(former.config.emulate.cluster, cluster_);
   const std::string section = std::string(kText) + "timed: {cluster: '" + cluster_ + "'}\n";

@@ -35,7 +35,7 @@ graph::Graph experts(const TensorType& type) {
 
 class Encoded : public testing::TestWithParam<const char*> {};
 
-TEST_P(Encoded, AreSplitMovedAndStoredAsTheyAre) {
+TEST_P(Encoded, TensorsAreSplitMovedAndStoredWithoutDecoding) {
   const TensorType type = graph::parse_tensor_type(GetParam());
   const graph::Graph graph = experts(type);
   parallel::Plan plan;

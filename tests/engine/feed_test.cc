@@ -57,7 +57,7 @@ std::string failure(const std::function<void()>& what) {
   return "";
 }
 
-TEST(Feed, FloatsByNameAndMicroBatch) {
+TEST(Feed, FeedsFloatsByNameAndMicroBatch) {
   const std::vector<float> features = counted(kMicroBatches * kRows * kWidth, 0);
   const std::vector<float> shared = counted(kRows * kWidth, 1000);
   for (const int64_t dp : {1, 2}) {
@@ -81,7 +81,7 @@ TEST(Feed, FloatsByNameAndMicroBatch) {
   }
 }
 
-TEST(Feed, RefusesWhatTheProgramDoesNotRead) {
+TEST(Feed, RefusesInputsThatTheProgramDoesNotRead) {
   Compiled compiled = sum_of_inputs(2);
   runtime::LocalRanks ranks(compiled.program.num_ranks(), kernels::cpu_backend(), {});
   Session session(std::move(compiled), runtime::Store(ranks));

@@ -87,7 +87,7 @@ TEST(RequireMemory, WithoutABudgetTheMachineDecides) {
 }
 
 // Arenas are reserved in full: their addresses count, whatever they take of memory.
-TEST(RequireMemory, AddressesCount) {
+TEST(RequireMemory, ReservedAddressesCountInFull) {
   const engine::Run run = run_with("1GB");
   program::Program program = two_ranks();
   program.classes[0].arena_bytes = INT64_MAX;
@@ -132,7 +132,7 @@ class AfterAStep : public testing::Test {
   std::vector<program::Memory> planned_;
 };
 
-TEST_F(AfterAStep, MoreThanPlannedIsSaidOnce) {
+TEST_F(AfterAStep, WarnsOnceOfMoreMemoryThanPlanned) {
   ASSERT_GT(taken_, planned_[0].total());
   run_.config.cluster.memory_budget = static_cast<double>(taken_);
   MemoryWatch watch(run_);

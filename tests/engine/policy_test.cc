@@ -149,7 +149,7 @@ History play(Model& policy, Model& reference) {
   return history;
 }
 
-TEST(Policy, LearnsBesideItsReferenceAsOnRanksOfItsOwn) {
+TEST(Policy, LearnsTheSameOnRanksSharedWithItsReference) {
   const engine::Run policy_run = run_of({"plan.dp=4", "plan.micro_batch=2"});
   const engine::Run reference_run = run_of({"plan.dp=2", "plan.tp=2", "plan.micro_batch=2"});
   const auto apart = [&] {

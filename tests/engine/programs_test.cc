@@ -34,7 +34,7 @@ plan: {threads_per_rank: 1}
 int64_t threads_here() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
 }
-/// A thread that was joined is listed for a moment longer.
+/// Waits until this process has that many threads: /proc lists a joined thread a moment longer.
 bool comes_down_to(int64_t threads) {
   for (int i = 0; i < 500 && threads_here() != threads; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -42,7 +42,7 @@ bool comes_down_to(int64_t threads) {
   return threads_here() == threads;
 }
 
-/// Resident memory of this process that belongs to no file.
+/// Returns the resident memory of this process that is not mapped from files.
 int64_t anonymous_bytes() {
   std::ifstream file("/proc/self/status");
   for (std::string word; file >> word;) {
@@ -52,7 +52,7 @@ int64_t anonymous_bytes() {
   return 0;
 }
 
-TEST(Programs, KeysDecideAndNothingIsCompiledTwice) {
+TEST(Programs, EqualKeysAreCompiledOnce) {
   const engine::Run run = small_run();
   runtime::LocalRanks ranks = local_ranks(run);
   Programs programs(run, ranks);
@@ -96,7 +96,7 @@ TEST(Programs, AreInspectedOnceBeforeTheyRun) {
     if (!good) fail("test", "refused");
   });
   EXPECT_THROW(programs.session(logits(run)), Error);
-  EXPECT_THROW(programs.compiled(logits(run)), Error);  // a refused one stays refused
+  EXPECT_THROW(programs.compiled(logits(run)), Error);  // a refusal is kept
   good = true;
   programs.session(logits(run));
   programs.session(logits(run));
@@ -129,7 +129,7 @@ TEST(Programs, TwentyTakeTheMemoryOfTheLargestAndOneSetOfThreads) {
   }
   const int64_t union_of_pages = program::total_bytes(program::joined(pages));
 
-  // Largest last: every one moves the arena.
+  // The largest comes last, so that every program moves the arena.
   const int64_t threads = threads_here();
   programs.session(sizes[0]);
   const int64_t one_set = threads_here() - threads;
@@ -149,7 +149,7 @@ TEST(Programs, TwentyTakeTheMemoryOfTheLargestAndOneSetOfThreads) {
       }
       session.feed(batch);
       session.step();
-      // All read the same text: the first row does not depend on the number of rows behind it.
+      // All programs read the same text. Its first row must not depend on the number of later rows.
       const auto* logits =
           static_cast<const float*>(session.run().executor(0).output(graph::names::kLogits, 0));
       std::vector<float> row(logits, logits + 2048);
@@ -171,7 +171,7 @@ TEST(Programs, TwentyTakeTheMemoryOfTheLargestAndOneSetOfThreads) {
   EXPECT_EQ(measured.inputs_outputs, most_io);
   EXPECT_LE(measured.step_buffers + measured.inputs_outputs, largest * 11 / 10);
   EXPECT_EQ(threads_here() - threads, one_set);
-  // Beside the pages: the kernels' memory per thread, and the heap.
+  // 12 MiB: memory of the kernels per thread, and the heap.
   EXPECT_LT(taken, largest + (12 << 20));
   EXPECT_GT(sum, 10 * largest);
   programs.end_sessions();

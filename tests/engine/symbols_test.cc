@@ -24,7 +24,8 @@ using graph::TensorId;
 
 constexpr int64_t kBound = 24, kDivisor = 4;
 
-/// Embedding, a layer of experts with a residual, and a head: f64, `tokens` a symbol.
+/// Returns an f64 model with a symbolic number of tokens: embedding, a layer of experts with a
+/// residual, and a head.
 graph::Graph model(int64_t divisor) {
   graph::Graph graph;
   graph.name = "tiny";
@@ -86,7 +87,7 @@ std::vector<double> logits(Session& session, int64_t tokens) {
   return all;
 }
 
-/// A program on ranks of its own.
+/// A session of a program, with its ranks.
 struct Running {
   explicit Running(Compiled compiled)
       : ranks(compiled.program.num_ranks(), kernels::cpu_backend(), {}),
@@ -159,7 +160,7 @@ TEST(SymbolicTokens, EveryPlanEqualsOneRankAtEveryValue) {
   }
 }
 
-/// Then all ranks have all of them.
+/// Every rank has all tokens if the number of ranks does not divide the divisor.
 TEST(SymbolicTokens, MoreRanksThanTheDivisorAllowsDoNotSplitThem) {
   for (const auto& [divisor, dp] : {std::pair{2, 4}, {1, 2}}) {
     const engine::Compiled whole = compiled(model(divisor), dp, 1);
@@ -171,7 +172,7 @@ TEST(SymbolicTokens, MoreRanksThanTheDivisorAllowsDoNotSplitThem) {
   }
 }
 
-/// Work is that of the expected number, memory that of the bound.
+/// Work is priced for the expected number of tokens, memory for the bound.
 TEST(SymbolicTokens, CostsCountWithTheExpected) {
   graph::Graph graph = model(kDivisor);
   const program::Program symbolic = compiled(graph, 2, 2).program;

@@ -24,7 +24,7 @@ using checkpoint::error_of;
 using checkpoint::TempFolder;
 using graph::DType;
 
-/// Text of a file's head, field by field.
+/// Writer of a file's header, field by field.
 class Head {
  public:
   Head() { out_ = "GGUF"; }
@@ -50,7 +50,7 @@ class Head {
     }
     return u32(type).u64(offset);
   }
-  /// Pads to the alignment and adds bytes of data.
+  /// Returns the header, padded to the alignment, with `bytes` bytes of data behind it.
   std::string with(size_t bytes) const {
     std::string file = out_;
     file.resize((file.size() + 31) / 32 * 32);
@@ -283,7 +283,7 @@ TEST(Gguf, MutatedFilesNeitherCrashNorHang) {
       [&](const std::string& bytes) { open_and_read(folder / "mutated.gguf", bytes); });
 }
 
-TEST(Gguf, CutOffWhileItIsOpen) {
+TEST(Gguf, ATruncationWhileItIsOpenIsAnError) {
   const TempFolder folder;
   std::vector<float> numbers;
   const std::string path = sample(folder, &numbers);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts against brute force: a cut is a function from coordinates to a list of element indices, and
-// every operation is done over again on such lists.
+// Cuts against brute force. A cut is a function from coordinates to a list of element indices; the
+// tests repeat every operation on such lists.
 #include "graph/cut.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace hocket::graph {
 namespace {
 
 using List = std::vector<int64_t>;
-/// By coordinates: the elements held, in order.
+/// Indices of the elements that a rank holds, in order, by the coordinates of the rank.
 using Function = std::map<Coords, List>;
 
 constexpr int64_t kSize = 24;  // elements of the dim
@@ -37,7 +37,7 @@ class CutsTest : public ::testing::Test {
     }
   }
 
-  /// The elements of a cut.
+  /// Returns the elements that a cut gives to every rank.
   Function of(CutId id) const {
     Function function;
     const int64_t cell = kSize / table_[id].cells;
@@ -53,7 +53,7 @@ class CutsTest : public ::testing::Test {
     return function;
   }
 
-  /// A random cut, and with it the rows that it was made of; `cells` divides kSize.
+  /// Returns a random cut. The number of cells divides kSize.
   CutId random_cut(bool ordered) {
     constexpr int64_t kCells[] = {1, 2, 3, 4, 6, 12};
     const int64_t cells = kCells[random() % std::size(kCells)];
@@ -90,7 +90,7 @@ bool has_twice(const List& list) {
   return std::set<int64_t>(list.begin(), list.end()).size() != list.size();
 }
 
-/// Ranks that differ from `coords` along `over` only, the last axis counting fastest.
+/// Returns the ranks that differ from `coords` along `over` only; the last axis varies fastest.
 std::vector<Coords> members(const std::vector<Coords>& all, const Coords& coords, AxisMask over) {
   std::vector<Coords> list;
   for (const Coords& other : all) {
@@ -116,7 +116,7 @@ TEST_F(CutsTest, EqualFunctionsHaveEqualIdsAndOnlyThese) {
 }
 
 TEST_F(CutsTest, OperationsAreThoseOfTheLists) {
-  // Ordered cuts are sets too, so that the operations of sets apply.
+  // Ordered cuts list no element twice, so that the operations of sets apply.
   for (int i = 0; i < 1000; ++i) {
     const CutId left = random_cut(true);
     const CutId right = random_cut(true);
@@ -194,7 +194,7 @@ TEST_F(CutsTest, PiecesOfAGroupAreThoseOfItsMembers) {
 }
 
 /// Blocks equal to the members' shares, or of given lengths.
-TEST_F(CutsTest, BlocksOfGivenLengths) {
+TEST_F(CutsTest, BlocksHaveTheGivenLengths) {
   int found = 0;
   for (int i = 0; i < 300; ++i) {
     const CutId id = random_cut(true);
@@ -220,12 +220,12 @@ TEST_F(CutsTest, BlocksOfGivenLengths) {
             table_.block_of(CutTable::kWhole, 2, 24));
 }
 
-TEST_F(CutsTest, MovedAndRestrictedPieces) {
+TEST_F(CutsTest, MovesAndRestrictionsEqualBruteForce) {
   for (int i = 0; i < 1000; ++i) {
     const CutId id = random_cut(false);
     const Function from = of(id);
     const int32_t axis = std::array{0, 1, 3}[random() % 3];
-    // From anywhere along the axis: from one distance, or from another one at every coordinate.
+    // Shifts along the axis by one distance, or by another one at every coordinate.
     Shift shift{axis, random() % 2 ? static_cast<AxisMask>(random() % 16) : 0, {}};
     for (int64_t k = 0; k < table_.ranks(shift.axes); ++k) {
       shift.offsets.push_back(static_cast<int32_t>(random() % 9) - 4);
@@ -273,7 +273,7 @@ TEST_F(CutsTest, MovedAndRestrictedPieces) {
   }
 }
 
-TEST_F(CutsTest, Splits) {
+TEST_F(CutsTest, SplitsAreRecognisedAndGathered) {
   const CutId split = table_.split({3, 1});  // axis 3 outermost
   EXPECT_EQ(table_.text(split), "[0:1)|[3:4)|[1:2)|[4:5)|[2:3)|[5:6)/6");
   std::vector<int32_t> axes;
@@ -286,7 +286,7 @@ TEST_F(CutsTest, Splits) {
   EXPECT_EQ(table_.split({2}), CutId(CutTable::kWhole));  // an axis of one rank
 }
 
-TEST_F(CutsTest, RefusesWhatIsNoCut) {
+TEST_F(CutsTest, RefusesEmptyOrOverlappingPieces) {
   EXPECT_THROW(table_.make(0, 0, {{}}), Error);
   EXPECT_THROW(table_.make(4, 0, {{{3, 2}}}), Error);
   EXPECT_THROW(table_.make(4, 0, {{{1, 2}, {2, 1}}}), Error);
@@ -304,7 +304,7 @@ TEST_F(CutsTest, RefusesWhatIsTooLarge) {
                Error);
 }
 
-TEST_F(CutsTest, SizesOfMoreThanThirtyTwoBits) {
+TEST_F(CutsTest, SizesMayNeedMoreThan32Bits) {
   const int64_t held = int64_t{1} << 40;
   const CutId all_but_one = table_.make(held + 1, 0, {{{0, held}}});
   EXPECT_EQ(table_.local_size(all_but_one, held + 1), held);

@@ -28,7 +28,7 @@ TEST(Dim, EqualsOnlyTheSamePartOfTheSameSymbol) {
   EXPECT_FALSE(Dim(tokens + 0).symbolic());
 }
 
-TEST(Dim, SplitsIntoWhatItsSymbolIsAMultipleOf) {
+TEST(Dim, SplitsOnlyIntoDivisorsOfItsSymbol) {
   const uint64_t seed = 3;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   Rng rng(seed);
@@ -62,7 +62,7 @@ TEST(Dim, SplitsIntoWhatItsSymbolIsAMultipleOf) {
   EXPECT_GT(split, 200);
 }
 
-TEST(Symbol, ATableRefusesWhatNoSymbolCanBe) {
+TEST(Symbol, ATableRefusesInvalidSymbolsAndValues) {
   Graph graph;
   const Dim tokens = graph.symbol({"tokens", 64, 16, 8});
   EXPECT_EQ(to_string(tokens), "s0:64%8");

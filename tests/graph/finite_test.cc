@@ -19,7 +19,7 @@ int64_t found(DType dtype, Bits bits) {
   return first_not_finite(dtype, data.data(), std::ssize(data));
 }
 
-TEST(Finite, EveryTypeThatCanHoldOtherValues) {
+TEST(Finite, FindsInfinitiesAndNansOfEveryType) {
   const struct {
     DType dtype;
     std::vector<uint16_t> finite, other;  ///< largest, least; infinities and no numbers
@@ -54,12 +54,12 @@ void expect_as_standard(DType dtype) {
   }
 }
 
-TEST(Finite, AsTheStandardSays) {
+TEST(Finite, EqualsIsfiniteOfTheStandardLibrary) {
   expect_as_standard<float>(DType::f32);
   expect_as_standard<double>(DType::f64);
 }
 
-TEST(Finite, IntegersAre) {
+TEST(Finite, IntegersAreAlwaysFinite) {
   const std::vector<uint8_t> ones(64, 0xff);
   for (const DType dtype :
        {DType::i64, DType::i32, DType::i8, DType::u8, DType::i4, DType::f4_e2m1}) {

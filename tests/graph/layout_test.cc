@@ -111,7 +111,7 @@ TEST_F(Layouts, GiveEveryRankItsBlocks) {
   EXPECT_GT(turned, 300);
 }
 
-TEST_F(Layouts, ComeBackFromTheirTexts) {
+TEST_F(Layouts, PrintAndParseToTheSame) {
   for (int i = 0; i < 3000; ++i) {
     const Case c = random_case();
     const std::string text = to_string(c.layout, c.mesh);
@@ -121,7 +121,7 @@ TEST_F(Layouts, ComeBackFromTheirTexts) {
   }
 }
 
-TEST_F(Layouts, AreOneForEveryMeaning) {
+TEST_F(Layouts, EqualMeaningsHaveOneRepresentation) {
   // In whatever order dims get their axes, and through whatever detours.
   for (int i = 0; i < 1000; ++i) {
     const Case c = random_case();
@@ -154,7 +154,7 @@ TEST_F(Layouts, TextInMeshOrderIsUnchanged) {
             "pp:S1 ep:S0 edp:S0[1,2,3,4,5,6]");
 }
 
-TEST_F(Layouts, RefuseWhatIsNone) {
+TEST_F(Layouts, RefuseMalformedTexts) {
   const Mesh mesh{{{"edp", 2}, {"ep", 3}}};
   const auto error = [&](const auto& action) -> std::string {
     try {

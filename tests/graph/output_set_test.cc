@@ -27,7 +27,7 @@ TEST(OutputSet, HoldsTheFirst) {
   EXPECT_EQ(OutputSet::of_bits(set.bits()), set);
 }
 
-TEST(OutputSet, RefusesWhatItCannotHold) {
+TEST(OutputSet, RefusesAnOutputBeyondItsCapacity) {
   EXPECT_THROW(OutputSet{OutputSet::kMaxOutputs}, std::logic_error);
 }
 

@@ -14,7 +14,7 @@
 namespace hocket::graph {
 namespace {
 
-TEST(TensorType, Sizes) {
+TEST(TensorType, BytesFollowFromDimsAndChosenExperts) {
   EXPECT_EQ((TensorType{DType::f32, {3, 5}}.bytes()), 60);
   EXPECT_EQ((TensorType{DType::f64, {}}.bytes()), 8);
   // 7 tokens choose 2 of 4 experts, or, choosing 9, all of them.
@@ -22,7 +22,7 @@ TEST(TensorType, Sizes) {
   EXPECT_EQ((TensorType{DType::bf16, {4, 7, 6}, 9}.max_rows()), 28);
 }
 
-TEST(TensorType, SizesOfSmallElements) {
+TEST(TensorType, BytesOfSmallElementsIncludeTheirScales) {
   EXPECT_EQ((TensorType{DType::f16, {3, 5}}.bytes()), 30);
   EXPECT_EQ((TensorType{DType::f8_e4m3, {3, 5}}.bytes()), 15);
   EXPECT_EQ((TensorType{DType::u8, {3, 5}}.bytes()), 15);
@@ -81,7 +81,7 @@ TEST(TensorType, PrintsAndParsesBack) {
   EXPECT_GT(routed, 200);
 }
 
-TEST(TensorType, RefusesWhatNoTensorIs) {
+TEST(TensorType, RefusesInvalidTypes) {
   for (const char* text : {"f32/f8_e8m0:32[64]",
                            "f8_e8m0/f32:32[64]",
                            "i8/i32:32[64]",
@@ -124,7 +124,7 @@ TEST(TensorType, NoPartCutsABlockOrAByte) {
   EXPECT_THROW(local("i4[8,4]", "b:S1"), Error);
 }
 
-TEST(TensorType, AnEditedTypeFitsNowhere) {
+TEST(TensorType, HugeOrInconsistentDimsDoNotOverflow) {
   constexpr int64_t kMaxSize = std::numeric_limits<int64_t>::max();
   const TensorType fits{DType::f32, {int64_t{1} << 40}};
   for (const TensorType& type : {TensorType{DType::f64, {kMaxSize, kMaxSize}},

@@ -86,7 +86,7 @@ TEST(GraphText, ParsedGraphLowersToTheSameProgram) {
   EXPECT_EQ(lowered(g), lowered(graph::parse_graph(graph::print(g))));
 }
 
-TEST(GraphText, EmptyGraphAndComments) {
+TEST(GraphText, ReadsAnEmptyGraphAndSkipsComments) {
   graph::Graph g;
   expect_same(g, graph::parse_graph(graph::print(g)));
   expect_same(g, graph::parse_graph("# a comment\n\n" + graph::print(g) + "# the end"));
@@ -145,7 +145,7 @@ TEST(GraphText, DamagedTextNeverCrashes) {
   EXPECT_GT(refused, 50);
 }
 
-TEST(GraphText, Dot) {
+TEST(GraphText, PrintsDot) {
   const std::string dot = graph::to_dot(training_graph());
   EXPECT_EQ(dot.rfind("digraph", 0), 0u);
   EXPECT_NE(dot.find("attention"), std::string::npos);

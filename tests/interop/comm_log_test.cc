@@ -32,8 +32,9 @@ const char* kOldHead =
     "#       size         count      type   redop     time   algbw   busbw  error     time   "
     "algbw\n";
 
-/// rccl-tests with -M has the library's choices among the columns, in front of the times or behind.
-TEST(CommLog, ColumnsOfRccl) {
+/// rccl-tests with -M prints columns for the algorithm, protocol and channels of the library,
+/// before the times or after them.
+TEST(CommLog, ReadsTheColumnsOfRcclTests) {
   const std::string ranks =
       "# nThread 1 nGpus 2 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5\n"
       "#   Rank  0 Pid  63389 on node-0 device  0 [0x00] MI300X\n"
@@ -52,7 +53,7 @@ TEST(CommLog, ColumnsOfRccl) {
   }
 }
 
-TEST(CommLog, OldProgramsOneProcess) {
+TEST(CommLog, ReadsOldNcclTestsOfOneProcess) {
   const CommLog log = parse_comm_log(
       std::string(kOldHead) +
           "     1024    256     float     sum     8.85    0.12    0.12  0e+00     8.59    0.12    "
@@ -66,7 +67,8 @@ TEST(CommLog, OldProgramsOneProcess) {
   EXPECT_EQ(log.devices_per_node, 2);
   EXPECT_EQ(log.dropped, std::vector<std::string>{});
   ASSERT_EQ(log.samples.size(), 2u);
-  // The smaller one where noise is greater than the difference, then the one in place.
+  // Takes the in-place time for large sizes, and the smaller one where noise exceeds the
+  // difference.
   EXPECT_DOUBLE_EQ(log.samples[0].seconds, 8.59e-6);
   EXPECT_DOUBLE_EQ(log.samples[1].seconds, 60.17e-6);
   const CommSample& sample = log.samples[1];
@@ -78,7 +80,7 @@ TEST(CommLog, OldProgramsOneProcess) {
   EXPECT_EQ(sample.per_process, 2);
 }
 
-TEST(CommLog, NewProgramsUnderMpirunOnTwoNodes) {
+TEST(CommLog, ReadsNewNcclTestsUnderMpirunOnTwoNodes) {
   std::string text =
       "[1,0]<stdout>:# nccl-tests version 2.20.0\n"
       "[1,0]<stdout>:# Collective test starting: all_gather_perf\n"
@@ -123,7 +125,7 @@ const char* const kRowOf128 =
     "[1,0]<stdout>:  1048576  262144  float  sum  -1  59.4  17.6  17.6  0  60.1  17.4  17.4  0\n";
 
 /// mpirun tags every piece of a line, wherever it was cut.
-TEST(CommLog, TagsOfMpirunWithinALine) {
+TEST(CommLog, IgnoresTagsOfMpirunWithinALine) {
   for (const char* tag : {"[1,0]<stdout>:", "[1,12]<stderr>:", "[prterun-host-7@1,0]<stdout>:"}) {
     const CommLog log =
         parse_comm_log(of_128(fmt::format("node-{}000009C", tag)) + kRowOf128, "all_reduce.log");
@@ -133,21 +135,21 @@ TEST(CommLog, TagsOfMpirunWithinALine) {
     EXPECT_EQ(log.dropped, std::vector<std::string>{}) << tag;
     EXPECT_EQ(log.assumed, std::vector<std::string>{}) << tag;
   }
-  // Wherever a row is cut.
+  // The tag may stand at any place of a row.
   const std::string row = "  1048576  262144  float  sum  59.46  1  1  0  60.17  1  1  0";
   for (size_t at = 0; at <= row.size(); ++at) {
     const std::string cut = row.substr(0, at) + "[1,0]<stdout>:" + row.substr(at) + "\n";
     const CommLog log = parse_comm_log(kOldHead + cut, "all_reduce.log");
     EXPECT_DOUBLE_EQ(log.samples.at(0).seconds, 60.17e-6) << at;
   }
-  // A time that the launcher prints is none of the line.
+  // The time of day that a launcher prints is not part of the row.
   const CommLog log = parse_comm_log(
       kOldHead + ("Mon Jan  1 00:00:00 2024[1,0]<stdout>:" + row + "\n"), "all_reduce.log");
   EXPECT_EQ(log.samples.size(), 1u);
 }
 
 /// A misread host name makes another node. The reader reports it, since nothing else can reveal it.
-TEST(CommLog, HostsThatDoNotAddUpAreTold) {
+TEST(CommLog, ReportsHostsWithUnequallyManyRanks) {
   const CommLog log = parse_comm_log(of_128("node-") + kRowOf128, "all_reduce.log");
   EXPECT_EQ(log.samples.at(0).nodes, 17);
   ASSERT_EQ(log.doubtful.size(), 1u);
@@ -161,8 +163,8 @@ TEST(CommLog, HostsThatDoNotAddUpAreTold) {
   EXPECT_NE(refusal(lacks + kRowOf128).find("1 row of runs without a"), std::string::npos);
 }
 
-/// Containers of one name on two machines: their devices have the same numbers.
-TEST(CommLog, MachinesOfOneNameAreTold) {
+/// Two containers with one host name: the same device numbers occur twice.
+TEST(CommLog, ReportsTwoMachinesOfOneName) {
   std::string text = kOldHead;
   for (int rank = 2; rank < 4; ++rank) {
     text += fmt::format("#   Rank  {} Pid  9 on node-0 device  {} [0x00] A100-SXM4-40GB\n", rank,
@@ -176,7 +178,7 @@ TEST(CommLog, MachinesOfOneNameAreTold) {
       << log.doubtful[0];
 }
 
-TEST(CommLog, SeveralRunsInOneFile) {
+TEST(CommLog, ReadsSeveralRunsInOneFile) {
   std::string text = kOldHead;
   text += "  2048  512  float  sum  9  1  1  0  8  1  1  0\n";
   std::string second = kOldHead;
@@ -191,7 +193,7 @@ TEST(CommLog, SeveralRunsInOneFile) {
   EXPECT_EQ(log.samples[1].per_node, 1);
 }
 
-TEST(CommLog, NamesOfCollectives) {
+TEST(CommLog, FindsTheOpByTheNameOfItsProgram) {
   EXPECT_EQ(comm_op_of("all_reduce_perf"), "all_reduce");
   EXPECT_EQ(comm_op_of("alltoall_perf.log"), "all_to_all");
   EXPECT_EQ(comm_op_of("sendrecv_perf"), "send");
@@ -207,7 +209,7 @@ TEST(CommLog, OtherOpsAreNotReadAsAllReduce) {
   const std::string head = kOldHead;
   const std::string sum = head + "  2048  512  float  sum  9  1  1  0  8  1  1  0\n";
   EXPECT_EQ(parse_comm_log(sum, "2.log").samples.at(0).op, "all_reduce");
-  // A program of nccl-tests that has no op: named by the log, or by the file alone.
+  // A program without a registered op, named by the log or only by the name of the file.
   const std::string foreign = "hypercube_perf, for which there is no op";
   EXPECT_NE(refusal("# Collective test starting: hypercube_perf\n" + sum).find(foreign),
             std::string::npos);
@@ -216,7 +218,7 @@ TEST(CommLog, OtherOpsAreNotReadAsAllReduce) {
   // The op in a file's name takes precedence over the op given for logs without one.
   EXPECT_EQ(parse_comm_log(sum, "all_gather_perf.log", "all_reduce").samples.at(0).op,
             "all_gather");
-  // Rows that are no sum for all.
+  // Rows with a root, or without a reduction, are not those of an all-reduce.
   EXPECT_NE(refusal(head + "  2048  512  float  none  0  9  1  1  0  8  1  1  0\n")
                 .find("have a root; expected --op broadcast"),
             std::string::npos);
@@ -234,8 +236,8 @@ TEST(CommLog, OtherOpsAreNotReadAsAllReduce) {
   EXPECT_DOUBLE_EQ(log.samples.at(0).seconds, 8e-6);
 }
 
-/// Wherever a log is cut off, the rest of a row gives no time.
-TEST(CommLog, ARowThatIsCutOffIsTold) {
+/// An incomplete last row gives no time, wherever the log is cut off.
+TEST(CommLog, ReportsARowThatIsCutOff) {
   const std::string rows[] = {
       "   524288  131072  float  sum  57.78  9.07  15.88  2e-07  56.87  9.22  16.13  2e-07\n",
       "  1048576  262144  float  sum  72.53  14.46  25.30  2e-07  70.07  14.96  26.19  2e-07\n"};
@@ -259,9 +261,9 @@ TEST(CommLog, ARowThatIsCutOffIsTold) {
             std::string::npos);
 }
 
-/// A number in the place of a time that is none: the row's other time is no better. A word stands
-/// for a time that was not taken.
-TEST(CommLog, ATimeThatIsNoneSpoilsItsRow) {
+/// An impossible time makes the other time of its row doubtful, too. A word means that a time was
+/// not taken.
+TEST(CommLog, DropsARowWithAnImpossibleTime) {
   const std::string good = "  2048  512  float  sum  9  1  1  0  8  1  1  0\n";
   for (const char* in_place : {"-16.5", "0"}) {
     const std::string bad =
@@ -286,7 +288,7 @@ TEST(CommLog, RefusesOtherFiles) {
             std::string::npos);
 }
 
-TEST(CommLog, Vidur) {
+TEST(CommLog, ReadsTablesOfVidur) {
   const CommLog log = parse_comm_log(
       ",time_stats.all_reduce.min,time_stats.all_reduce.median,rank,num_workers,size,collective,"
       "devices_per_node,max_devices_per_node\n"

@@ -44,7 +44,7 @@ const char* const kDeepspeed =
     "\"weight_decay\": 0.1}},\n\"scheduler\": {\"type\": \"WarmupDecayLR\",\n\"params\": "
     "{\"warmup_num_steps\": 100,\n\"total_num_steps\": 1000}},\n\"wall_clock_breakdown\": false}\n";
 
-TEST(Deepspeed, PlanAndTraining) {
+TEST(Deepspeed, ReadsPlanAndTraining) {
   expect_keys(import_deepspeed(kDeepspeed, "ds.json", {}), {{"plan.dp", "8"},
                                                             {"plan.micro_batch", "2"},
                                                             {"train.global_batch", "64"},
@@ -62,7 +62,7 @@ TEST(Deepspeed, PlanAndTraining) {
                                                             {"train.lr", "3e-05"}});
 }
 
-TEST(Deepspeed, StagesAndSizes) {
+TEST(Deepspeed, ZeroStageAndSizesDecideTheSharding) {
   const auto with = [](const std::string& old, const std::string& by) {
     return import_deepspeed(replaced(kDeepspeed, old, by), "ds.json", {}).keys;
   };
@@ -82,7 +82,7 @@ TEST(Deepspeed, StagesAndSizes) {
   EXPECT_EQ(import_deepspeed(batch, "ds.json", {16, 0}).keys.at("plan.micro_batch"), "4");
 }
 
-TEST(Deepspeed, Refusals) {
+TEST(Deepspeed, RefusesWhatARunCannotExpress) {
   const struct {
     const char* old;
     const char* by;
@@ -131,7 +131,7 @@ const char* const kVerl =
     " trainer.logger='[\"console\",\"wandb\"]' \\\n trainer.n_gpus_per_node=8 \\\n"
     " trainer.nnodes=2 \\\n trainer.total_epochs=15 $@\n";
 
-TEST(Verl, ScriptWithOverrides) {
+TEST(Verl, ReadsAScriptWithOverrides) {
   const Imported found = import_verl(kVerl, "run.sh", {});
   EXPECT_EQ(found.model_path, "some/model");
   expect_keys(found, {{"objective", "rl"},
@@ -155,7 +155,7 @@ TEST(Verl, ScriptWithOverrides) {
 }
 
 /// The same as YAML, under Megatron, with tokens for micro-batches and DAPO's settings.
-TEST(Verl, Yaml) {
+TEST(Verl, ReadsYamlForMegatron) {
   const std::string yaml =
       "actor_rollout_ref:\n  model: {path: m, lora_rank: 8, lora_alpha: 16}\n  actor:\n"
       "    strategy: megatron\n    use_dynamic_bsz: true\n    ppo_max_token_len_per_gpu: 4096\n"
@@ -190,7 +190,7 @@ TEST(Verl, Yaml) {
 }
 
 /// verl counts steps, each with an update per mini-batch and epoch.
-TEST(Verl, StepsAreUpdates) {
+TEST(Verl, CountsUpdatesWhereVerlCountsSteps) {
   const std::string yaml =
       "actor_rollout_ref:\n  actor: {ppo_mini_batch_size: 16, ppo_epochs: 3, optim: "
       "{lr_warmup_steps: 5}}\n"
@@ -205,7 +205,7 @@ TEST(Verl, StepsAreUpdates) {
 }
 
 /// Weights of samples of another policy, held-out prompts, and keys of columns.
-TEST(Verl, CorrectionsAndEvaluations) {
+TEST(Verl, ReadsCorrectionsHeldOutPromptsAndColumns) {
   const std::string yaml =
       "actor_rollout_ref:\n  actor: {loss_agg_mode: seq-mean-token-sum-norm, loss_scale_factor: "
       "300,\n"
@@ -251,7 +251,7 @@ TEST(Verl, CorrectionsAndEvaluations) {
 }
 
 /// References of OmegaConf and classes of Hydra, as a generated configuration has them.
-TEST(Verl, References) {
+TEST(Verl, ResolvesReferencesOfOmegaConf) {
   const std::string yaml =
       "actor_rollout_ref:\n  actor:\n    _target_: verl.workers.config.FSDPActorConfig\n"
       "    ppo_epochs: 3\n    use_dynamic_bsz: ${oc.select:trainer.any,false}\n"
@@ -262,7 +262,7 @@ TEST(Verl, References) {
               {{"rl.critic.epochs", "3"}, {"rl.samples_per_prompt", "4"}, {"plan.dp", "4"}});
 }
 
-TEST(Verl, Refusals) {
+TEST(Verl, RefusesWhatARunCannotExpress) {
   const struct {
     const char* setting;
     const char* part;
@@ -300,7 +300,7 @@ const char* const kAxolotl =
     "flash_attention: true\nwarmup_ratio: 0.1\nweight_decay: 0.01\nlogging_steps: 1\n"
     "deepspeed: deepspeed_configs/zero2.json\n";
 
-TEST(Axolotl, LowRankTraining) {
+TEST(Axolotl, ReadsALoraTraining) {
   const Imported found = import_axolotl(kAxolotl, "a.yml", {4, 0});
   EXPECT_EQ(found.model_path, "some/model");
   expect_keys(
@@ -324,7 +324,7 @@ TEST(Axolotl, LowRankTraining) {
        {"model.dtype", "bf16"}});
 }
 
-TEST(Axolotl, MeshAndSharding) {
+TEST(Axolotl, ReadsMeshAndSharding) {
   const std::string base = replaced(kAxolotl, "deepspeed: deepspeed_configs/zero2.json\n", "");
   expect_keys(import_axolotl(base + "dp_shard_size: 2\ndp_replicate_size: 2\n"
                                     "tensor_parallel_size: 2\ncontext_parallel_size: 2\n",
@@ -348,7 +348,7 @@ TEST(Axolotl, MeshAndSharding) {
                {"train.seq_len", "512"}});
 }
 
-TEST(Axolotl, TypesOfAnswers) {
+TEST(Axolotl, FormatOfDataFollowsFromMethodAndType) {
   const auto sources = [](const std::string& method, const std::string& type) {
     const std::string text = "base_model: m\nrl: " + method + "\ndatasets:\n  - path: a.jsonl\n" +
                              type + "micro_batch_size: 1\n";
@@ -382,7 +382,7 @@ TEST(Axolotl, TypesOfAnswers) {
 }
 
 /// Texts that are longer than a row are cut into parts there, not dropped as other examples are.
-TEST(Axolotl, LongTextsBecomeParts) {
+TEST(Axolotl, CutsLongTextsIntoPartsAndDropsOtherExamples) {
   const std::string texts = "base_model: m\ndatasets:\n  - path: a.jsonl\n    type: completion\n";
   const std::string chats = "  - path: b.jsonl\n    type: chat_template\n";
   expect_keys(import_axolotl(texts, "a.yml", {1, 0}), {{"data.truncate", "keep_start"}});
@@ -392,7 +392,7 @@ TEST(Axolotl, LongTextsBecomeParts) {
   EXPECT_TRUE(says(both.notes.front(), "do not become parts"));
 }
 
-TEST(Axolotl, WordsOnWhatBecomesOfTheTexts) {
+TEST(Axolotl, NotesWhereTextsAreRenderedOtherwise) {
   const auto noted = [](const std::string& text, const std::string& part) {
     const std::vector<std::string> notes = import_axolotl(text, "a.yml", {4, 0}).notes;
     return std::any_of(notes.begin(), notes.end(),
@@ -405,7 +405,7 @@ TEST(Axolotl, WordsOnWhatBecomesOfTheTexts) {
   EXPECT_TRUE(noted(chat + "chat_template: llama3\n", "set data.chat_template"));
 }
 
-TEST(Axolotl, Refusals) {
+TEST(Axolotl, RefusesWhatARunCannotExpress) {
   const struct {
     const char* old;
     const char* by;
@@ -583,7 +583,7 @@ TEST(Importers, AnyKeyMayBeMissing) {
   }
 }
 
-TEST(Importers, TextsThatAreNoFiles) {
+TEST(Importers, RefuseTextsThatAreNoConfiguration) {
   for (const std::string& tool : import_formats()) {
     for (const char* text : {"", "[]", "{", "]", "a", "{\"a\": ", "\xff\xfe", "- 1\n- 2\n", "x: [",
                              "#!/bin/bash\npython3 -m verl.trainer.main_ppo a.b=c d.e=\n"}) {

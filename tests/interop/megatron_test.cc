@@ -36,7 +36,7 @@ TEST(Megatron, ExpertsWithoutAGateAreRefused) {
   }
 }
 
-TEST(Megatron, TypeOfGradients) {
+TEST(Megatron, GradReduceInBf16DecidesTheTypeOfGradients) {
   EXPECT_EQ(import("--bf16").keys.count("train.grad_dtype"), 0u);
   EXPECT_EQ(import("--grad-reduce-in-bf16").keys.count("train.grad_dtype"), 0u);
   EXPECT_EQ(import("--bf16 --grad-reduce-in-bf16").keys.at("train.grad_dtype"), "model");
@@ -44,7 +44,7 @@ TEST(Megatron, TypeOfGradients) {
 
 /// A gate by another function has three products, too; only --swiglu makes them narrower by
 /// default.
-TEST(Megatron, WidthOfMlps) {
+TEST(Megatron, OnlySwigluNarrowsTheMlpByDefault) {
   const struct {
     const char* flags;
     int64_t width;
@@ -60,7 +60,7 @@ TEST(Megatron, WidthOfMlps) {
 }
 
 /// Sizes of a GPT, a GPT-NeoX and the families of Llama, as the flags say.
-TEST(Megatron, FamilyOfTheModel) {
+TEST(Megatron, FlagsDecideTheFamilyOfTheModel) {
   const struct {
     const char* flags;
     const char* type;
@@ -86,7 +86,7 @@ TEST(Megatron, FamilyOfTheModel) {
 }
 
 /// Flags that no release has, or that would make another model or plan, are refused by name.
-TEST(Megatron, NothingIsIgnoredThatCounts) {
+TEST(Megatron, RefusesUnknownFlagsAndThoseOfOtherModelsOrPlans) {
   const struct {
     const char* flags;
     const char* part;
@@ -127,7 +127,7 @@ TEST(Megatron, NothingIsIgnoredThatCounts) {
   }
 }
 
-TEST(Megatron, SettingsBesideTheScript) {
+TEST(Megatron, SettingsOfTheRunReplaceThoseOfTheScript) {
   const std::string script =
       "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 96 "
       "--num-attention-heads 4 --vocab-size 512 ";
@@ -140,7 +140,7 @@ TEST(Megatron, SettingsBesideTheScript) {
   EXPECT_THROW(import_megatron(recomputes, "args.sh", {}, beside({"plan.tp"})), Error);
 }
 
-TEST(Megatron, MoreThatIsRead) {
+TEST(Megatron, ReadsFloat8OptimizersTilesAndWsdDecay) {
   const Imported muon =
       import("--bf16 --fp8-format e4m3 --optimizer dist_muon --muon-momentum .95");
   EXPECT_EQ(muon.keys.at("model.float8"), "true");
@@ -159,7 +159,7 @@ TEST(Megatron, MoreThatIsRead) {
   EXPECT_EQ(wsd.keys.at("train.decay_share"), "0.2");
 }
 
-TEST(Megatron, Redirections) {
+TEST(Megatron, IgnoresRedirectionsOfTheCommand) {
   const std::string command =
       "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 96 "
       "--num-attention-heads 4 --vocab-size 512";
@@ -170,7 +170,7 @@ TEST(Megatron, Redirections) {
   }
 }
 
-TEST(Megatron, ArgumentsOfFunctions) {
+TEST(Megatron, RefusesFlagsGivenToAShellFunction) {
   const std::string script =
       "run() {\n  torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 96 "
       "--num-attention-heads 4 --vocab-size 512 \"$@\" 2>&1 | tee log\n}\n";
@@ -189,7 +189,7 @@ TEST(Megatron, ArgumentsOfFunctions) {
 
 /// Scripts as people write them: tests of files, messages that name the program, array elements of
 /// several words, conditions, texts for other programs.
-TEST(Megatron, ScriptsAroundTheCommand) {
+TEST(Megatron, FindsTheCommandInALargerScript) {
   const std::string head =
       "PROGRAM=tools/pretrain_gpt.py\nKIND=${3:-\"MOCK\"}\nTP=2\n"
       "if [ ! -f \"$PROGRAM\" ]; then\n  echo \"no pretrain_gpt.py at $PROGRAM\"\n  exit 1\nfi\n"

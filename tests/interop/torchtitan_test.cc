@@ -44,7 +44,7 @@ const char* const kOf2024 =
     "[activation_checkpoint]\nmode = 'full'\n"
     "[float8]\nenable_float8_linear = true\n";
 
-TEST(Torchtitan, KeysOf2024) {
+TEST(Torchtitan, ReadsTheKeysOf2024) {
   const Imported found = import_job(kOf2024);
   const Keys expected = {{"plan.tp", "8"},
                          {"plan.pp", "2"},
@@ -69,7 +69,7 @@ TEST(Torchtitan, KeysOf2024) {
 }
 
 /// Every key that held a degree, a batch, a length, a schedule or float8 under another name.
-TEST(Torchtitan, EachFormerName) {
+TEST(Torchtitan, ReadsEveryFormerNameOfAKey) {
   const struct {
     const char* section;
     const char* line;
@@ -98,7 +98,7 @@ TEST(Torchtitan, EachFormerName) {
   }
 }
 
-TEST(Torchtitan, PassesThroughThePipelineThatWereCounted) {
+TEST(Torchtitan, MicroBatchFollowsFromTheNumberOfPipelineMicroBatches) {
   const std::string job =
       "[training]\nbatch_size = 8\n[experimental]\npipeline_parallel_degree = 2\n";
   EXPECT_EQ(import_job(job + "pipeline_parallel_microbatches = 8\n").keys["plan.micro_batch"], "1");
@@ -113,7 +113,7 @@ TEST(Torchtitan, PassesThroughThePipelineThatWereCounted) {
             "1");
 }
 
-TEST(Torchtitan, TypeOfGradients) {
+TEST(Torchtitan, MixedPrecisionReduceDecidesTheTypeOfGradients) {
   const std::string reduce = "[training]\nmixed_precision_reduce = ";
   EXPECT_EQ(import_job(reduce + "\"float32\"\n").keys.count("train.grad_dtype"), 0u);
   EXPECT_EQ(import_job(reduce + "\"bfloat16\"\n").keys.at("train.grad_dtype"), "model");
@@ -121,7 +121,7 @@ TEST(Torchtitan, TypeOfGradients) {
   EXPECT_EQ(import_job(reduce + "\"bfloat16\"\n" + wide).keys.count("train.grad_dtype"), 0u);
 }
 
-TEST(Torchtitan, ReplicasByTheirFormerType) {
+TEST(Torchtitan, DataParallelTypeDdpShardsNothing) {
   const Imported found =
       import_job("[training]\ndata_parallel_degree = 64\ndata_parallel_type = \"ddp\"\n");
   EXPECT_EQ(found.keys.count("plan.shard.params"), 0u);
@@ -181,7 +181,7 @@ std::string of_2026(const std::string& training, const std::string& parallelism,
          "}, \"activation_checkpoint\": " + checkpointing + more + "}";
 }
 
-TEST(Torchtitan, JsonOf2026) {
+TEST(Torchtitan, ReadsTheJsonOf2026) {
   const char* const kSelective =
       "{\"preserve_rng_state\": true, \"force_recompute_mm_shapes_by_fqns\": "
       "[\"moe.router.gate\"]}";
@@ -227,7 +227,7 @@ TEST(Torchtitan, JsonOf2026) {
   EXPECT_EQ(found.keys["plan.recompute"], "full");
 }
 
-TEST(Torchtitan, JsonThatIsRefused) {
+TEST(Torchtitan, RefusesJsonThatARunCannotExpress) {
   const auto refused = [](const std::string& training, const std::string& parallelism,
                           const std::string& checkpointing = "null", const std::string& more = "") {
     return refusal_of([&] {
@@ -251,14 +251,14 @@ TEST(Torchtitan, JsonThatIsRefused) {
                    "try training.steps"));
 }
 
-TEST(Torchtitan, TwoNamesThatSayTwoThings) {
+TEST(Torchtitan, RefusesTwoNamesOfAKeyWithDifferentValues) {
   const std::string former = "[training]\ntensor_parallel_degree = 8\n[parallelism]\n";
   EXPECT_TRUE(says(refusal_of_job(former + "tensor_parallel_degree = 4\n"),
                    "parallelism.tensor_parallel_degree is 4 and training.tensor_parallel_degree"));
   EXPECT_EQ(import_job(former + "tensor_parallel_degree = 8\n").keys.at("plan.tp"), "8");
 }
 
-TEST(Torchtitan, StagesOfEqualLayersAreSaid) {
+TEST(Torchtitan, NotesThatItsFirstAndLastStagesHaveFewerLayers) {
   const auto says_so = [](const std::string& more) {
     const Imported found = import_job("[parallelism]\npipeline_parallel_degree = 2\n" + more);
     return std::any_of(found.notes.begin(), found.notes.end(), [](const std::string& note) {
@@ -316,7 +316,7 @@ TEST(Torchtitan, StagesHaveTheLayersOfTheirRule) {
   EXPECT_EQ(import_torchtitan(file, "config.json", {2, 0}).keys["plan.pp_layers"], "[1, 1]");
 }
 
-TEST(Torchtitan, CheckpointsByTime) {
+TEST(Torchtitan, ReportsThatACheckpointIntervalInSecondsIsIgnored) {
   const Imported found = import_job(
       "[checkpoint]\nenable_checkpoint = true\ninterval_type = \"seconds\"\ninterval = 3600\n");
   EXPECT_EQ(found.keys.count("train.save_every"), 0u);

@@ -132,7 +132,7 @@ TEST(ActivationKernels, TanhAndErfAreExactToF32) {
   });
 }
 
-TEST(ActivationKernels, GegluAndItsGradient) {
+TEST(ActivationKernels, GegluAndItsGradientEqualTheirFormulas) {
   Random random(32);
   for (const std::string approximate : {"none", "tanh"}) {
     const std::string name = approximate == "none" ? "gelu" : "gelu_tanh";
@@ -169,7 +169,7 @@ TEST(ActivationKernels, GegluAndItsGradient) {
   }
 }
 
-TEST(ActivationKernels, ScaleAndSoftcap) {
+TEST(ActivationKernels, ScaleAndSoftcapEqualTheirFormulas) {
   Random random(33);
   const Values x = random.normals({33, 1001}, 30), dy = random.normals({33, 1001});
   std::vector<double> scaled, capped, d_capped;
@@ -233,7 +233,7 @@ TEST(BiasKernels, AddTheBiasOfEachRowsExpert) {
   }
 }
 
-TEST(NormKernels, LayerNormAndItsGradients) {
+TEST(NormKernels, LayerNormAndItsGradientsEqualTheirFormulas) {
   Random random(36);
   for (const graph::Dims& dims :
        {graph::Dims{1, 3}, {5, 7}, {130, 33}, {70, 3, 16}, {4, 600}, {5000, 2}}) {
@@ -296,7 +296,7 @@ TEST(NormKernels, LayerNormAndItsGradients) {
 }
 
 /// Rows of two dims are rows of their product; an offset is added to the weights.
-TEST(NormKernels, RmsNormOverHeadsAndWithAnOffset) {
+TEST(NormKernels, RmsNormMayRunOverHeadsAndHaveAnOffset) {
   Random random(37);
   const int64_t tokens = 70, heads = 3, d = 20, row = heads * d;
   const Values x = random.normals({tokens, heads, d}), dy = random.normals({tokens, heads, d}),

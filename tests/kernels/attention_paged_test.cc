@@ -219,7 +219,7 @@ TEST(AttentionPaged, ShortTypesAreThoseOfF32Rounded) {
   }
 }
 
-TEST(AttentionPaged, RefusesWhatHasNoPage) {
+TEST(AttentionPaged, RefusesPositionsWithoutAPage) {
   Random random(9);
   const Values q = random.normals({2, 2, 4}), k = random.normals({2, 1, 4});
   Values keys = random.normals({3, 1, 4, kPageTokens}),

@@ -17,8 +17,8 @@ struct Naive {
   std::vector<double> o, lse, dq, dk, dv;
 };
 
-/// Forward and, for the gradient `dy` of o, backward. A query sees at most `window` keys; 0: any.
-/// Scores stay below `cap`; 0: none.
+/// Computes o and, for its gradient `dy`, the gradients of q, k and v. A query sees at most
+/// `window` keys (0: all). `cap` is the soft cap of scores (0: none).
 Naive naive(const Values& q, const Values& k, const Values& v, const Values& pos, const Values& dy,
             double scale, int64_t window = 0, double cap = 0) {
   const int64_t n = q.type.dims[0], h = q.type.dims[1], d = q.type.dims[2], g = k.type.dims[1];
@@ -165,8 +165,8 @@ struct Pieces {
 };
 
 TEST(AttentionKernels, PiecesOfQueriesAndKeysGiveTheWhole) {
-  // Every piece of the queries against every piece of the keys; parts of the keys are merged, parts
-  // of gradients added. Pieces begin inside of documents and blocks, some see none of the keys.
+  // Runs every piece of queries with every piece of keys, merges the results over pieces of keys
+  // and adds the gradients. Pieces begin inside documents and blocks; some see none of the keys.
   Random random(9);
   for (const Pieces& c :
        {Pieces{300, 0, 300, {0, 150, 300}, {0, 100, 230, 300}},
@@ -294,7 +294,7 @@ TEST(AttentionKernels, RefusePositionsThatDoNotCount) {
                DType::f32);
   };
   EXPECT_NO_THROW(with({0, 1, 0, 1}));
-  EXPECT_NO_THROW(with({7, 8, 9, 10}));  // the begin of its document is not here
+  EXPECT_NO_THROW(with({7, 8, 9, 10}));  // a document that began earlier
   EXPECT_THROW(with({0, 1, 1, 2}), std::runtime_error);
   EXPECT_THROW(with({0, 1, 3, 4}), std::runtime_error);
   EXPECT_THROW(with({-1, 0, 1, 2}), std::runtime_error);
@@ -340,7 +340,7 @@ TEST(AttentionKernels, LargeScoresDoNotOverflow) {
 }
 
 TEST(AttentionKernels, AKeyOutsideOfTheWindowIsNeverSeen) {
-  // Leftovers of a skipped tile in the scratch memory reach no result: not even NaN does.
+  // Scratch memory of a skipped tile holds old values, even NaN. They must not reach the result.
   Random random(12);
   const int64_t n = 600, window = 50;
   Values q = random.normals({n, 1, 8}), k = random.normals({n, 1, 8}),

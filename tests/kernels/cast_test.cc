@@ -22,7 +22,7 @@ constexpr DType kSmall[] = {DType::bf16, DType::f16, DType::f8_e4m3, DType::f8_e
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-TEST(Cast, EveryCodeOfASmallTypeIsTheNumberThatItIs) {
+TEST(Cast, DecodesEveryCodeOfASmallType) {
   for (DType small : kSmall) {
     std::vector<double> numbers;
     const uint32_t codes = 1u << graph::bits_of(small);
@@ -124,7 +124,7 @@ TEST(Cast, LargeIntegersAreRoundedOnce) {
                                  -std::ldexp(1.0, 63)}));
 }
 
-TEST(Cast, AllPairsOfRandomNumbers) {
+TEST(Cast, RandomNumbersAreConvertedBetweenAllTypes) {
   const uint64_t seed = 8;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   Rng rng(seed);

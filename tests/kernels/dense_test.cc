@@ -16,7 +16,7 @@
 namespace hocket::test {
 namespace {
 
-TEST(DenseKernels, EmbeddingAndItsGradient) {
+TEST(DenseKernels, EmbeddingAndItsGradientEqualTheirFormulas) {
   Random random(11);
   for (int64_t d : {1, 7, 40, 130}) {
     const int64_t n = 300, vocab = 37;
@@ -105,7 +105,7 @@ TEST(DenseKernels, DropoutKeepsByTheNumberOfAnElement) {
   }
 }
 
-TEST(DenseKernels, RmsNormAndItsGradient) {
+TEST(DenseKernels, RmsNormAndItsGradientEqualTheirFormulas) {
   Random random(12);
   for (graph::Dims dims :
        {graph::Dims{1, 1}, {5, 7}, {130, 33}, {70, 3, 16}, {4, 600}, {5000, 2}}) {
@@ -202,7 +202,7 @@ TEST(DenseKernels, RopeTurnsHalves) {
 }
 
 /// The first dims of a head turn, with the frequencies and the factor of every scaling.
-TEST(DenseKernels, RopeOfSomeDims) {
+TEST(DenseKernels, RopeTurnsOnlyTheFirstDimsOfAHead) {
   Random random(18);
   const int64_t n = 90, h = 3, d = 38;
   const Attrs yarn{
@@ -245,7 +245,7 @@ TEST(DenseKernels, RopeOfSomeDims) {
   }
 }
 
-TEST(DenseKernels, SwigluAndItsGradient) {
+TEST(DenseKernels, SwigluAndItsGradientEqualTheirFormulas) {
   Random random(14);
   for (int64_t f : {1, 5, 16, 37, 130}) {
     const int64_t n = 23, rows = 11;
@@ -277,7 +277,7 @@ TEST(DenseKernels, SwigluAndItsGradient) {
   }
 }
 
-TEST(DenseKernels, LinearCrossEntropyAndItsGradients) {
+TEST(DenseKernels, LinearCrossEntropyAndItsGradientsEqualTheirFormulas) {
   Random random(15);
   struct Case {
     int64_t t, d, v;
@@ -349,7 +349,7 @@ TEST(DenseKernels, LinearCrossEntropyAndItsGradients) {
   }
 }
 
-TEST(DenseKernels, OptimizerStep) {
+TEST(DenseKernels, OptimizerStepEqualsItsFormula) {
   Random random(16);
   const int64_t n = 40000;
   Values p = random.normals({n}), g = random.normals({n}), m = random.normals({n}, 0.1),

@@ -31,7 +31,7 @@ std::vector<double> top_k(const std::vector<double>& p, Case c) {
   return ids;
 }
 
-TEST(MoeKernels, RouterAndItsGradient) {
+TEST(MoeKernels, RouterAndItsGradientEqualTheirFormulas) {
   Random random(21);
   for (Case c : kCases) {
     for (int64_t norm : {0, 1}) {
@@ -112,7 +112,7 @@ TEST(MoeKernels, TiesGoToTheLowestIndex) {
   EXPECT_EQ(f[1].v, (std::vector<double>{0, 1, 2, 1, 3, 0}));
 }
 
-TEST(MoeKernels, DispatchAndCombineWithTheirGradients) {
+TEST(MoeKernels, DispatchCombineAndTheirGradientsEqualTheirFormulas) {
   Random random(22);
   for (Case c : kCases) {
     const int64_t d = 9, rows = c.t * c.k;
@@ -186,7 +186,7 @@ TEST(MoeKernels, DispatchAndCombineWithTheirGradients) {
                std::runtime_error);
 }
 
-TEST(MoeKernels, BalanceLossAndItsGradient) {
+TEST(MoeKernels, BalanceLossAndItsGradientEqualTheirFormulas) {
   Values psum = integers({1.5, 2, 0.25}), counts = integers({3, 0, 5}, DType::i64);
   psum.type.dtype = DType::f64;
   const Attrs attrs{{"coef", 0.01}, {"top_k", int64_t{2}}};

@@ -136,7 +136,7 @@ Row with(double temperature, int64_t top_k, double top_p, double min_p = 0) {
   return row;
 }
 
-TEST(Sample, AllTokensByTheirShare) {
+TEST(Sample, DrawsAllTokensByTheirProbability) {
   expect_shares(with(1, 0, 1), {{0, 0.3}, {1, 0.5}, {2, 0.1}, {3, 0.04}, {4, 0.06}});
 }
 
@@ -156,7 +156,7 @@ TEST(Sample, TopPKeepsTheTokenThatReachesIt) {
   expect_shares(with(1, 0, 0), {{1, 1}});  // one is always kept
 }
 
-TEST(Sample, TopKThenTopP) {
+TEST(Sample, TopPAppliesAfterTopK) {
   expect_shares(with(1, 3, 1), {{1, 0.5 / 0.9}, {0, 0.3 / 0.9}, {2, 0.1 / 0.9}});
   // The share applies after top-k: 0.6 x 0.9 = 0.54 is reached by the second.
   expect_shares(with(1, 3, 0.6), {{1, 0.5 / 0.8}, {0, 0.3 / 0.8}});
@@ -226,7 +226,7 @@ TEST(Sample, BiasAndPenaltiesComeBeforeTemperature) {
   EXPECT_EQ(id({{0, -1, 0}}, {{Setting::repetition_penalty, 1.3}}), 0);
 }
 
-TEST(Sample, MasksAreKept) {
+TEST(Sample, DrawsOnlyAllowedTokens) {
   Row row = with(1, 0, 1);
   row.allowed = {2, 4};
   expect_shares(row, {{2, 0.1 / 0.16}, {4, 0.06 / 0.16}});
@@ -239,7 +239,7 @@ TEST(Sample, MasksAreKept) {
   EXPECT_EQ(draw({wide}).ids[0], 64);
 }
 
-TEST(Sample, ReportsTheModelsLogprobsWhateverItDrawsFrom) {
+TEST(Sample, ReportsTheModelsOwnLogprobs) {
   for_both([](DType dtype, double) {
     Row row = with(0, 1, 0.1);
     row.settings[Setting::alternatives] = 3;
@@ -284,7 +284,7 @@ TEST(Sample, DrawsNoIdBeyondTheTokens) {
   EXPECT_LT(drawn.logprobs[0], -5);
 }
 
-TEST(Sample, RefusesWhatHasNoMeaning) {
+TEST(Sample, RefusesNanEmptyMasksAndUnknownIds) {
   Row row = with(1, 0, 1);
   row.logits[2] = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THROW(draw({row}), std::runtime_error);

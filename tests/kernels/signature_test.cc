@@ -30,7 +30,7 @@ bool fits(const char* signature, std::initializer_list<const char*> in,
   return takes(signature, compiled_for, {ins, outs});
 }
 
-TEST(Signature, Words) {
+TEST(Signature, MatchesTheTypesOfOperands) {
   EXPECT_TRUE(fits("T,i32->T", {"f32", "i32"}, {"f32"}));
   EXPECT_TRUE(fits("T,i32->T", {"f64", "i32"}, {"f64"}, DType::f64));
   EXPECT_FALSE(fits("T,i32->T", {"f64", "i32"}, {"f64"}));

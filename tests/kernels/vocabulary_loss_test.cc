@@ -149,7 +149,7 @@ TEST(VocabularyLossKernels, RefuseTargetsOutsideOfTheVocabulary) {
   EXPECT_EQ(run({"pick", attrs, {z, others}, {row}}, DType::f32)[0].v, (std::vector<double>{0, 0}));
 }
 
-TEST(VocabularyLossKernels, EmbeddingOnRunsOfItsRows) {
+TEST(VocabularyLossKernels, EmbeddingRunsOnPartsOfItsRows) {
   Random random(22);
   const int64_t n = 300, vocab = 37, d = 40;
   const Values w = random.normals({vocab, d}), dy = random.normals({n, d});

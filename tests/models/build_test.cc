@@ -337,7 +337,7 @@ TEST(WeightMap, CoversEveryParameterOnceInOrder) {
   }
 }
 
-TEST(ParamCount, Qwen3Of30B) {
+TEST(ParamCount, EqualsThePublishedOneOfQwen3Of30B) {
   const char* root = std::getenv("HOCKET_SOURCE_DIR");
   const ModelConfig c =
       read_config(std::string(root == nullptr ? "." : root) + "/configs/models/qwen3-30b-a3b");

@@ -70,7 +70,7 @@ void expect_error(const json& c, const std::vector<std::string>& parts, bool str
   }
 }
 
-TEST(ModelConfig, LlamaOfTransformers4) {
+TEST(ModelConfig, ReadsLlamaOfTransformers4) {
   const ModelConfig c = parse(llama(), true);
   EXPECT_EQ(c.family, "llama");
   EXPECT_EQ(c.vocab_size, 37);
@@ -120,7 +120,7 @@ TEST(ModelConfig, RopeFormsAgree) {
   EXPECT_EQ(parse(old).rope, Rope{});
 }
 
-TEST(ModelConfig, ExpertsOfTransformers4And5) {
+TEST(ModelConfig, ReadsExpertsOfTransformers4And5) {
   const ModelConfig four = parse(qwen(), true);
   EXPECT_EQ(four.num_experts, 6);
   EXPECT_EQ(four.head_dim, 10);
@@ -221,7 +221,7 @@ TEST(ModelConfig, WindowsAsTransformersReadsThem) {
           {"use_sliding_window is false", "expected sliding_window: null"});
 }
 
-TEST(ModelConfig, FeaturesOfFamilies) {
+TEST(ModelConfig, ReadsTheFeaturesOfEveryFamily) {
   const auto read = [](const std::string& family, const json& patch = json::object()) {
     json c = small_model(family, 4);
     c.update(patch);
@@ -316,7 +316,7 @@ TEST(ModelConfig, FeaturesOfOtherFamiliesAreRefused) {
   }
 }
 
-TEST(ModelConfig, TheTextModelOfSeveral) {
+TEST(ModelConfig, ReadsTheTextModelOfAMultimodalOne) {
   json text = small_model("gemma3_text");
   text.erase("model_type");
   const json whole = {{"model_type", "gemma3"},
@@ -333,7 +333,7 @@ TEST(ModelConfig, TheTextModelOfSeveral) {
 }
 
 // The published Gemma 3 of 4B and more name no context.
-TEST(ModelConfig, ContextOfAConfigThatNamesNone) {
+TEST(ModelConfig, HasADefaultContextLength) {
   const std::vector<std::pair<std::string, int64_t>> contexts = {
       {"llama", 2048},  {"mistral", 131072},     {"mixtral", 131072}, {"qwen2", 32768},
       {"qwen3", 32768}, {"qwen3_moe", 32768},    {"olmo2", 2048},     {"olmoe", 4096},
@@ -343,7 +343,7 @@ TEST(ModelConfig, ContextOfAConfigThatNamesNone) {
   }
 }
 
-TEST(ModelConfig, ScalingsOfRopes) {
+TEST(ModelConfig, ReadsEveryScalingOfRope) {
   const auto rope = [](const std::string& family, const json& scaling,
                        const json& patch = json::object()) {
     json c = small_model(family);
@@ -426,7 +426,7 @@ TEST(ModelConfig, BadValuesNameTheKey) {
   expect_error(without, {"vocab_size is missing", "vocab_sizes"});
 }
 
-TEST(ModelConfig, HostileText) {
+TEST(ModelConfig, HostileTextIsRefused) {
   for (const std::string text : {"", "[", "[]", "3", "\"x\"", "{\"model_type\": \"\xff\"}",
                                  "{\"model_type\":\"llama\",\"model_type\":\"llama\"}"}) {
     EXPECT_THROW(parse_config(text, "c"), Error) << text;
@@ -437,7 +437,7 @@ TEST(ModelConfig, HostileText) {
 }
 
 // transformers reads all that Python's json reads.
-TEST(ModelConfig, NanMayStandInKeysThatNobodyReads) {
+TEST(ModelConfig, NanIsAllowedInUnusedKeys) {
   std::string text = llama().dump();
   text.pop_back();
   const auto with = [&text](const std::string& more) {
@@ -486,7 +486,7 @@ TEST(ModelConfig, ShippedConfigsRead) {
 }
 
 // A checkpoint can define where generation stops; the config's own value takes precedence.
-TEST(ModelConfig, EndOfTextWhereNoneIsNamed) {
+TEST(ModelConfig, TakesTheCheckpointsEndOfTextIfItNamesNone) {
   const auto exported = [](const json& tokens) {
     json c = llama();
     c.update(tokens);

@@ -187,7 +187,7 @@ TEST(Lora, BothMatricesAreDecayedAndBeginAsPefts) {
   EXPECT_NE(b.init.kind, graph::Init::Kind::constant);  // constants are not decayed
 }
 
-TEST(Lora, RefusesWhatWouldDoNothing) {
+TEST(Lora, RefusesTargetsAndSettingsWithoutEffect) {
   EXPECT_TRUE(says(error_of(small_llama(), targets({"q_pro"})), "did you mean q_proj"));
   EXPECT_TRUE(says(error_of(small_llama(), targets({"embed_tokens"})), "no linear layer"));
   EXPECT_TRUE(says(error_of(small_llama(), targets({"lm_head"})), "part of the loss"));
@@ -232,7 +232,7 @@ TEST(Lora, PatternsSetRankAndScale) {
   }
 }
 
-TEST(Freeze, LeavesOutPatternsAndRefusesStrangers) {
+TEST(Freeze, FreezesMatchingParametersAndRefusesUnknownPatterns) {
   BuildOptions options;
   options.tokens = 8;
   graph::Graph graph = build(small_llama(), options);

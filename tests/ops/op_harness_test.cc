@@ -37,7 +37,7 @@ class OpOfEveryPrecision : public EveryOp {};
 class OpWithAccumulators : public EveryOp {};
 class OpWithGradient : public EveryOp {};
 
-/// The op takes elements as they are, whatever their type.
+/// Returns whether the op accepts elements of any type.
 bool takes_any_elements(const Op& op) { return op.name == "copy" || op.name == "cast"; }
 
 Problem types_alone(const Op& op, const Sample& sample) {
@@ -72,7 +72,7 @@ std::vector<const Op*> ops_that(bool (*is)(const Op&), bool wanted = true) {
   return list;
 }
 
-/// The rules alone, nothing is executed.
+/// Tests of the rules of an op: types, layouts and costs. No kernel runs.
 class EveryRule : public testing::TestWithParam<const Op*> {};
 
 TEST_P(EveryRule, HasSamplesOfEveryNotation) {
@@ -101,7 +101,7 @@ TEST_P(EveryRule, CostsAreSane) {
     const std::span<const TensorType> in = s.inputs();
     const std::vector<TensorType> out = op.infer(s.attrs, in);
     const ops::Cost cost = ops::cost_of(op, {s.attrs, in, out});
-    int64_t written = 0;  // of outputs in place perhaps a part
+    int64_t written = 0;  // an in-place output may be written in part only
     for (size_t i = 0; i < out.size(); ++i) {
       const bool in_place =
           std::any_of(op.inplace.begin(), op.inplace.end(),
@@ -116,14 +116,14 @@ TEST_P(EveryRule, CostsAreSane) {
   }
 }
 
-/// The types of a sample's inputs in f32; as they are if nothing can be.
+/// Returns the types of a sample's inputs with f32 in place of f64, where the op allows it.
 std::vector<TensorType> narrow_types(const Op& op, const Sample& sample) {
   Problem p = types_alone(op, sample);
   to_dtype(p, DType::f32);
   return p.in_types();
 }
 
-/// Letters that stand for two sizes in some sample: heads of queries and of keys.
+/// Returns the letters with two sizes in some sample, as for the heads of queries and of keys.
 std::set<char> loose_letters(const Op& op) {
   std::set<char> loose;
   const std::vector<Notation> list = notations(op);
@@ -215,7 +215,7 @@ TEST_P(EveryRule, RefusesWrongOperands) {
         expect_refused_or_sound(in, at + " as " + graph::to_string(in[i]), true);
       }
       if (op.name == "clip_coef") {
-        continue;  // any number of norms
+        continue;  // it takes any number of norms
       }
       in = good;
       in.erase(in.begin() + static_cast<int64_t>(i));
@@ -229,10 +229,10 @@ TEST_P(EveryRule, RefusesWrongOperands) {
   EXPECT_GT(refused, 0);
 }
 
-/// A symbol in place of every dim that a letter of the notation stands for: the op refuses it, or
-/// its outputs have it exactly where the notation has the letter, and no others. In a step with
-/// fewer elements the types are those of that size, and the workspace of the bound is enough.
-TEST_P(EveryRule, CarriesSymbols) {
+/// Puts a symbol in place of every dim of one letter. Either the op refuses it, or its outputs have
+/// the symbol exactly where the notation has the letter. At a smaller value the types are those of
+/// that size, and the workspace planned for the bound is enough.
+TEST_P(EveryRule, OutputsHaveTheSymbolsOfTheirLetters) {
   const Op& op = *GetParam();
   const std::vector<Notation> list = notations(op);
   const std::set<char> loose = loose_letters(op);
@@ -342,7 +342,7 @@ Problem widened(const Problem& narrow, const Sample& sample) {
   return wide;
 }
 
-TEST_P(OpOfEveryPrecision, SameDefinitionInEveryPrecision) {
+TEST_P(OpOfEveryPrecision, KernelEqualsTheDefinitionInEveryPrecision) {
   for (const Sample& s : samples()) {
     for (const Precision& precision : kPrecisions) {
       for (uint64_t seed : kSeeds) {
@@ -371,7 +371,7 @@ TEST_P(OpOfEveryPrecision, SameDefinitionInEveryPrecision) {
   }
 }
 
-TEST_P(OpOfEveryPrecision, AddsToAccumulatorsInAll) {
+TEST_P(OpOfEveryPrecision, AddsToAccumulatorsInEveryPrecision) {
   const uint32_t can = op().accumulates.bits();
   for (const Sample& s : samples()) {
     for (const Precision& precision : kPrecisions) {
@@ -395,7 +395,7 @@ TEST_P(OpOfEveryPrecision, AddsToAccumulatorsInAll) {
   }
 }
 
-TEST_P(OpWithAccumulators, AddsToThem) {
+TEST_P(OpWithAccumulators, AddsItsResultToTheAccumulator) {
   const uint32_t can = op().accumulates.bits();
   for (const Sample& s : samples()) {
     const Problem p = make(op(), s, 1);
@@ -554,13 +554,13 @@ TEST_P(OpWithGradient, EqualsFiniteDifferences) {
       SCOPED_TRACE(p.name);
       const std::vector<Value> out = apply(op(), p.attrs, p.inputs());
       const std::vector<bool> all(p.num_inputs, true);
-      // First with a gradient of every output, to see which ones the rule asks about.
+      // A first run gives a gradient of every output, to see which ones the rule reads.
       std::vector<Value> weights = output_weights(out, std::vector<bool>(out.size(), true), seed);
       std::vector<bool> asked;
       try {
         asked = gradient(p, out, weights, all).asked;
       } catch (const Error& e) {
-        // A sample may be of a form that has no gradient, and says so.
+        // Some forms of an op have no gradient; the error must state this.
         EXPECT_NE(std::string(e.what()).find("has no gradient"), std::string::npos) << e.what();
         continue;
       }
@@ -569,7 +569,7 @@ TEST_P(OpWithGradient, EqualsFiniteDifferences) {
       expect_gradient(p, g, out, weights, {});
       if (HasFatalFailure()) return;
 
-      // An earlier contribution is added to, in place where the op can accumulate.
+      // The gradient is added to an earlier contribution, in place if the op can accumulate.
       std::vector<Value> before(p.num_inputs);
       Rng rng(seed + 20);
       for (size_t i = 0; i < p.num_inputs; ++i) {
@@ -586,14 +586,14 @@ TEST_P(OpWithGradient, EqualsFiniteDifferences) {
         }
         EXPECT_LE(relative_error(more.grad[i].v, want), 1e-13) << "accumulated, input " << i;
       }
-      // One input's gradient at a time is the same.
+      // The gradient of an input is the same if no other is asked for.
       for (size_t i : differentiated(op(), p)) {
         std::vector<bool> needs(p.num_inputs, false);
         needs[i] = true;
         EXPECT_LE(relative_error(gradient(p, out, weights, needs).grad[i].v, g.grad[i].v), 1e-13)
             << "alone, input " << i;
       }
-      // Without one of the outputs' gradients (some rules say that they need it).
+      // The gradient of an output may be missing, unless the rule's error states that it needs it.
       for (size_t o = 0; o < out.size(); ++o) {
         if (!asked[o] || std::count(asked.begin(), asked.end(), true) < 2) continue;
         std::vector<Value> fewer = weights;
@@ -611,7 +611,7 @@ TEST_P(OpWithGradient, EqualsFiniteDifferences) {
   }
 }
 
-/// Runs the rule in another type, on results that the op made in that type.
+/// Runs the gradient rule in a narrower type, on results of the op in that type.
 TEST_P(OpWithGradient, GradientOfEveryPrecisionMatchesF64) {
   if (!has_compute_dtype(op())) return;
   for (const Sample& s : samples()) {
@@ -637,7 +637,8 @@ TEST_P(OpWithGradient, GradientOfEveryPrecisionMatchesF64) {
       }
       got = gradient(narrow, made, weights, all);
       for (size_t i : differentiated(op(), wide)) {
-        // Tolerance for addends that cancel (keys of documents of one token): as for the addends.
+        // Where addends cancel (keys of documents of one token), the tolerance is relative to the
+        // addends.
         const std::vector<double>& exact = want.grad[i].v;
         const double size = test::distance(exact, std::vector<double>(exact.size()));
         EXPECT_LE(test::distance(got.grad[i].v, exact), precision.gradient * std::max(size, 1.0))
@@ -654,8 +655,8 @@ INSTANTIATE_TEST_SUITE_P(Ops, OpWithAccumulators, testing::ValuesIn(ops_that(has
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Ops, OpWithGradient, testing::ValuesIn(ops_that(has_gradient)), name_of);
 
-/// For two values, one, or none, each meaning listed here is the sum of the op's inputs.
-TEST(OpsByMeaning, TheySumTheirInputs) {
+/// `sum`, `identity` and `empty` are the sums of two inputs, one and none.
+TEST(OpsByMeaning, SumTheirInputs) {
   struct Case {
     ops::Meaning meaning;
     size_t num_inputs;
@@ -685,10 +686,9 @@ TEST(OpsByMeaning, TheySumTheirInputs) {
   EXPECT_EQ(ops::of(ops::Meaning::empty).infer(attrs, {}), std::vector{type});
 }
 
-/// No case is passed over in silence: these ops have no such property. An op without a gradient of
-/// its own is the backward of another (and covered through it), works on integers, or runs outside
-/// the loss.
-TEST(PartsOfTheList, SayWhoIsLeftOut) {
+/// Prints the ops without a property, so that no op is skipped silently. An op without a gradient
+/// of its own is the backward of another one, works on integers, or runs outside the loss.
+TEST(PartsOfTheList, PrintTheOpsThatATestLeavesOut) {
   struct Part {
     const char* what;
     bool (*is)(const Op&);

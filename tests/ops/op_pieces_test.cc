@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // ctest: slow
-// Every op on any pieces: each letter that may be cut is dealt out at random to two or three parts
-// (any indices in any order, none at all; one run where the letter is positional), the op runs on
-// each and the results are put together by the op's record: side by side where they have the
-// letter, else by its monoid, with the op that stands for it. Two letters at once as well.
-// Generated from the sample cases. Parts that are made anew, not cut:
+// Every op on pieces of its operands, generated from the sample cases. The indices of each letter
+// that may be cut are dealt at random to two or three parts: in any order, perhaps none, and one
+// run if the letter is positional. The op runs on each part. Results that have the letter are
+// concatenated; others are combined by the letter's monoid. Two letters are cut at once, too.
+// Inputs that are computed again for a part, not cut:
 //   counts   are those of the part's rows;
 //   row_of   is made by the sample's chain from the part's routes; as an output it is compared as
 //            the experts that the rows belong to.
@@ -79,7 +79,7 @@ std::vector<std::vector<int64_t>> deal(const Op& op, char letter, int64_t size, 
   return dealt;
 }
 
-/// Integer inputs that a chain makes, made again from the part's own values.
+/// Computes the integer inputs that the sample's chain produces again, from the part's values.
 void remake(const Setting& s, const Parts& part, std::vector<Value>& local) {
   for (const ops::ChainStep& step : s.p.sample->chain) {
     const Op& op = ops::find(step.op);
@@ -112,7 +112,7 @@ void remake(const Setting& s, const Parts& part, std::vector<Value>& local) {
   }
 }
 
-/// Rows per expert of a part.
+/// Returns the number of rows per expert in a part.
 Value counts_of(const Setting& s, size_t input, const Parts& part) {
   Value counts = gather(s.p.values[input], s.letters.in[input], part, s.sizes, s.keys);
   const char expert_letter = s.letters.in[input][0],
@@ -130,7 +130,7 @@ Value counts_of(const Setting& s, size_t input, const Parts& part) {
   return counts;
 }
 
-/// Experts instead of row numbers.
+/// Replaces row numbers in the outputs by the experts that the rows belong to.
 void decode_rows(const Op& op, std::vector<Value>& out) {
   if (op.routing.row_of < 0) return;
   std::vector<double> expert_of_row;
@@ -172,7 +172,7 @@ std::vector<Value> run_part(const Setting& s, const Parts& part) {
   return out;
 }
 
-/// Returns the monoid that joins parts of an output: that of the cut letters that it lacks.
+/// Returns the monoid that combines parts of an output: that of the cut letters missing in it.
 Monoid monoid_of(const Setting& s, size_t output, const Parts& part) {
   Monoid monoid = Monoid::sum;
   for (const auto& [letter, indices] : part) {
@@ -239,7 +239,8 @@ class Total {
   std::vector<Value> sum_;
 };
 
-/// One way to cut some letters, against the whole. Returns the number of parts without an index.
+/// Cuts some letters at random and compares the joined result with the whole. Returns the number of
+/// parts without an index.
 int compare(const Setting& s, const std::vector<Value>& whole, const std::string& letters,
             Rng& rng) {
   std::vector<Parts> parts{{}};
@@ -317,7 +318,7 @@ TEST_P(EveryPiece, EqualsItsPartOfTheWhole) {
   EXPECT_GT(empty, 0);
 }
 
-/// Only ops that declare it receive the begin of their piece.
+/// An op receives the offset of its piece only along the letters that it declares as positional.
 TEST_P(EveryPiece, KnowsItsPositionalLetters) {
   const Op& op = *GetParam();
   const Setting s(make(op, op.samples()[0], 1));
@@ -343,9 +344,9 @@ std::vector<const Op*> ops_with_letters() {
 
 INSTANTIATE_TEST_SUITE_P(Ops, EveryPiece, testing::ValuesIn(ops_with_letters()), name_of);
 
-/// An op that acts on every element by itself does the same to tensors of any shape and to their
-/// elements in a row; one that keeps zeros makes zeros of zeros.
-TEST(Pieces, OpsThatActByElementActOnFlatOnes) {
+/// An elementwise op gives the same on a tensor and on its flattened elements. An op that declares
+/// to keep zeros gives zeros for zeros.
+TEST(Pieces, ElementwiseOpsActAlikeOnFlattenedTensors) {
   std::set<std::string> flat, zero;
   for (const Op* op : ops::all()) {
     for (const Sample& sample : op->samples()) {
@@ -422,8 +423,8 @@ TEST(Pieces, RulesNameLettersThatExist) {
   }
 }
 
-/// A part with all that support asks for is complete, and without the first or last of that it is
-/// not.
+/// A part with all indices that support() names gives the complete result. Without the first or the
+/// last of them it does not.
 TEST(Pieces, SupportIsWhatAnOutputNeeds) {
   int least = 0;
   for (const Op* op : ops::all()) {
@@ -435,7 +436,7 @@ TEST(Pieces, SupportIsWhatAnOutputNeeds) {
         const int64_t size = s.sizes.at(support.by), all = s.sizes.at(support.letter);
         for (int64_t begin = 0; begin < size; ++begin) {
           for (int64_t length = 1; begin + length <= size; ++length) {
-            // Every third of the pairs that touch neither end.
+            // Tests every third run that touches neither end.
             const bool inside = begin > 0 && begin + length < size;
             if (inside && (begin + length) % 3 != 0 && !test::is_long()) continue;
             const graph::Run run{begin, length};
@@ -443,7 +444,7 @@ TEST(Pieces, SupportIsWhatAnOutputNeeds) {
             ASSERT_TRUE(needs.begin >= 0 && needs.begin + needs.length <= all);
             const auto result = [&](int64_t first, int64_t end) {
               Parts part{{support.letter, {}}};
-              // Gives it the indices of other letters that the same indices need, too.
+              // Adds the indices of other letters that the same output needs.
               for (const ops::Support& other : op->layout.support) {
                 if (other.output != support.output || other.by != support.by) continue;
                 if (other.letter == support.letter) continue;
@@ -592,7 +593,7 @@ Op made(const char* name) {
   return op;
 }
 
-TEST(Definitions, ComeBackToNoOp) {
+TEST(Definitions, MustNotBeCircular) {
   EXPECT_NO_THROW(ops::check_definitions({made<'b'>("a"), made<'c'>("b"), made<0>("c")}));
   EXPECT_THROW(ops::check_definitions({made<'b'>("a"), made<'c'>("b"), made<'a'>("c")}),
                std::logic_error);

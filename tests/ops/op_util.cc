@@ -43,7 +43,8 @@ class Operand {
   Operand(size_t bytes, bool first_kind) : bytes_(bytes), memory_(bytes + 2 * kGuard + 64) {
     auto at = reinterpret_cast<uintptr_t>(memory_.data()) + kGuard;
     data_ = reinterpret_cast<std::byte*>((at + 63) / 64 * 64);
-    // All ones are NaN in every floating type and -1 in integers; the other kind is neither.
+    // All bits set are NaN in every floating-point type and -1 in integers. The other fill is
+    // neither.
     fill(first_kind);
     before_.assign(data_ - kGuard, data_);
     after_.assign(data_ + bytes_, data_ + bytes_ + kGuard);
@@ -499,7 +500,7 @@ RowKeys row_keys(const Problem& p) {
 
 namespace {
 
-/// [outer, dim, inner] view of storage: for a routed tensor the rows are one dim.
+/// View of a tensor's storage as [outer, dim, inner]. Rows of a routed tensor are one dim.
 struct Blocks {
   int64_t outer = 1, dim = 1, inner = 1;
 };
@@ -521,7 +522,7 @@ int64_t rows_of(const Value& v) {
   return v.type.routed() ? static_cast<int64_t>(v.v.size()) / v.type.row_size() : 0;
 }
 
-/// Part of 2 to which a row belongs under split(dim), dim 0 (experts) or 1 (tokens).
+/// Returns the half, 0 or 1, to which a row belongs if dim 0 (experts) or 1 (tokens) is split.
 int part_of(const std::pair<int64_t, int64_t>& key, const TensorType& whole, int dim) {
   const int64_t at = dim == 0 ? key.first : key.second;
   return at * 2 >= whole.dims[dim];

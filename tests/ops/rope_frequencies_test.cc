@@ -29,7 +29,7 @@ Attrs attrs_of(const Case& c) {
   return attrs;
 }
 
-TEST(RopeFrequencies, AreThoseOfTransformers) {
+TEST(RopeFrequencies, EqualThoseOfTransformers) {
   const auto dynamic = [](int64_t seq) {
     return Attrs{{"factor", 2.0}, {"original_max_position", 4096.0}, {"seq", seq}};
   };
@@ -125,7 +125,7 @@ TEST(RopeFrequencies, AreThoseOfTransformers) {
   }
 }
 
-TEST(RopeFrequencies, RefuseWhatHasNoMeaning) {
+TEST(RopeFrequencies, RefuseInvalidScalings) {
   std::vector<double> frequencies(2);
   const auto refused = [&](const Case& c, const std::string& why) {
     try {

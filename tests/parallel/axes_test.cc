@@ -267,7 +267,7 @@ TEST(Axes, RingsNeedNotDivideTokens) {
 
 /// With few tokens, gradients of weights are made of gathered operands, so that tensors of a ring
 /// have other readers, too.
-TEST(Axes, RingsOfFewTokens) {
+TEST(Axes, RingsAreProvenWithFewTokens) {
   for (const char* order : {"contiguous", "zigzag"}) {
     const std::string plan =
         fmt::format("cp: 2, cp_comm_type: p2p, cp_order: {}, micro_batch: 1", order);
@@ -278,7 +278,7 @@ TEST(Axes, RingsOfFewTokens) {
 
 /// Where products read the residuals themselves, a gradient that tp gathers is read only by the
 /// products that add theirs to it.
-TEST(Axes, RingsKeepGatheredGradientsThatOthersAreAddedTo) {
+TEST(Axes, RingsKeepGatheredGradientsForLaterAdditions) {
   for (const char* order : {"contiguous", "zigzag"}) {
     const std::string plan = fmt::format(
         "cp: 2, tp: 2, sequence_parallel: true, cp_comm_type: p2p, cp_order: {}, micro_batch: 1",
@@ -618,7 +618,7 @@ TEST(Axes, PinsAllowUnevenTokens) {
 }
 
 /// A pin of one axis of a dim that others also split, and one that sets their order.
-TEST(Axes, PinsOfSomeAxesOfADim) {
+TEST(Axes, PinsMaySetSomeAxesOfADimAndTheirOrder) {
   const auto of = [](const std::string& plan) { return stored(proven(plan, {.vocab = 22})); };
   EXPECT_EQ(of("dp: 2, tp: 2, micro_batch: 1, layouts: ['*embed_tokens.weight edp:S0']")
                 .at("model.embed_tokens.weight"),
@@ -643,7 +643,7 @@ TEST(Axes, ErrorsNameThePinThatCausesThem) {
 }
 
 /// For logits the head is a plain product; still all programs of a run store it in one layout.
-TEST(Axes, LogitsTakeTheHeadAsTrainingHoldsIt) {
+TEST(Axes, LogitsStoreParametersInTheLayoutsOfTraining) {
   const engine::Run run = run_of("tp: 2, micro_batch: 2");
   const std::map<std::string, std::string> training = stored(engine::compile(run).program);
   for (const auto& [name, layout] : stored(engine::compile(engine::logits(run)).program)) {

@@ -42,7 +42,7 @@ int64_t sums_in_forward(const program::RankClass& cls, const program::Program& p
   });
 }
 
-TEST(Outputs, AreWhole) {
+TEST(Outputs, AreNeverPartialSums) {
   for (const char* plan : {"dp: 2", "dp: 2, ep: 2", "dp: 4, ep: 2", "pp: 2, dp: 2, ep: 2",
                            "pp: 3, dp: 2", "dp: 4, ep: 2, recompute: full"}) {
     for (const double balance : {0.0, 0.01}) {

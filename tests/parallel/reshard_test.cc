@@ -375,7 +375,7 @@ TEST(Resharding, RowsAndCountsUseExchangesOnly) {
   EXPECT_TRUE(paths.path(weights, parse_layout("edp:P ep:S0", mesh), parse_layout("ep:S0", mesh)));
 }
 
-TEST(Resharding, KnowsMonoids) {
+TEST(Resharding, ReducesPartialMaximaByMaximum) {
   const Mesh mesh{{{"a", 2}, {"b", 2}}};
   ReshardPaths paths(mesh);
   const ReshardPath* const greatest = paths.path(kMatrix, parse_layout("a:Pmax b:Pmax", mesh), {});
@@ -391,7 +391,7 @@ TEST(Resharding, KnowsMonoids) {
             "P on a can't become Pmax");
 }
 
-TEST(Resharding, WithoutSlicesCommunicates) {
+TEST(Resharding, TakesNoSlicesIfTheyAreForbidden) {
   const Mesh mesh{{{"a", 2}, {"b", 2}}};
   ReshardPaths paths(mesh, false);
   EXPECT_FALSE(paths.path(kMatrix, {}, parse_layout("a:S0", mesh)));

@@ -30,7 +30,7 @@ void expect_contains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
 }
 
-TEST(Schedule, OneForwardOneBackwardIsPyTorchs) {
+TEST(Schedule, OneForwardOneBackwardEqualsThatOfPyTorch) {
   // torch.distributed.pipelining's Schedule1F1B for 3 stages and 4 micro-batches.
   EXPECT_EQ(to_csv(one_f_one_b(3, 4)),
             "0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n"
@@ -167,7 +167,7 @@ TEST(Schedule, DeadlocksAreNamed) {
                   "row 1, column 2: 0B0 waits for 1B0");
 }
 
-TEST(Schedule, DualPipeGoesBothWays) {
+TEST(Schedule, DualPipeRunsMicroBatchesInBothDirections) {
   const Schedule s = dual_pipe(4, 8);
   const Routes routes = routes_of(s, 4, 1, 8);
   EXPECT_EQ(routes.ranks, (std::vector<std::vector<int>>{{0, 1, 2, 3}, {3, 2, 1, 0}}));
@@ -230,7 +230,7 @@ TEST(Schedule, IncompleteStepsAreRefused) {
   expect_contains(check("0F0,0B0", 1, 1, false), "backward action of a forward-only program");
 }
 
-TEST(Schedule, InterleavedIsPyTorchs) {
+TEST(Schedule, InterleavedEqualsThatOfPyTorch) {
   // torch.distributed.pipelining's ScheduleInterleaved1F1B for 2 ranks of 2 stages and 4
   // micro-batches, and for 3 ranks of 2 stages and 6.
   EXPECT_EQ(to_csv(interleaved_one_f_one_b(2, 2, 4)),
@@ -353,7 +353,7 @@ TEST(Schedule, StagesOfARankKeepTheirOrder) {
 
 /// Least number of micro-batches, from a given one on, that a schedule runs: no number in between
 /// works.
-TEST(Schedule, MicroBatchesThatFit) {
+TEST(Schedule, FittingMicroBatchesAreTheLeastThatItRuns) {
   for (const BuiltIn& built_in : built_in_schedules()) {
     for (const int ranks : {2, 4}) {
       const int chunks = built_in.chunks > 0 ? built_in.chunks : 2;
@@ -374,7 +374,7 @@ TEST(Schedule, MicroBatchesThatFit) {
                   "runs 2 micro-batches; expected at least the 3 of this step");
 }
 
-TEST(Schedule, NamesAndFiles) {
+TEST(Schedule, IsFoundByNameOrReadFromAFile) {
   EXPECT_EQ(make_schedule("interleaved", 2, 4, 3), interleaved_one_f_one_b(2, 3, 4));
   expect_contains(failure([] { static_cast<void>(make_schedule("gpipe", 2, 4, 2)); }),
                   "got 2; gpipe runs one stage per rank; try plan.pp_schedule: interleaved");

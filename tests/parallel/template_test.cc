@@ -145,7 +145,7 @@ TEST(Templates, TextNamesValuesAndTasks) {
   EXPECT_EQ(print(templates, 0), text);
 }
 
-TEST(Templates, HavePassesOfTheirOwn) {
+TEST(Templates, PassesOfTemplatesRunAndCanBeSkipped) {
   const Templates plain = templates_of(2);
   for (const passes::Pass& pass : passes::all()) {
     int levels = 0;

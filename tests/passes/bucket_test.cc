@@ -75,7 +75,7 @@ TEST(Bucket, SizeIsKept) {
   EXPECT_GT(merged, 10);
 }
 
-TEST(Bucket, OneForAllIfItIsLarge) {
+TEST(Bucket, ALargeBucketTakesAllGradientsOfAGroup) {
   const check::test::Case c = lowered(int64_t{1} << 30);
   std::map<program::GroupId, int> buckets;
   for (const Task* t : reductions(c.program)) {

@@ -17,6 +17,7 @@
 #include "runtime/local_ranks.h"
 #include "sim/simulator.h"
 #include "tests/check/check_util.h"
+#include "tests/cluster_util.h"
 #include "tests/compare_util.h"
 #include "tests/programs/program_builder_util.h"
 
@@ -228,7 +229,7 @@ void expect_equal(Collective made) {
 }
 
 /// Takes every third pair of a type and a size, unless HOCKET_LONG=1 asks for all.
-TEST(Expand, SumsOfAnySizes) {
+TEST(Expand, SumsOfAnySizeEqualTheNativeOnes) {
   int pair = 0;
   for (const bool in_place : {false, true}) {
     for (const DType dtype : {DType::f32, DType::f64, DType::i64}) {
@@ -264,7 +265,7 @@ TEST(Expand, MessagesBelongToTheirMicroBatch) {
   EXPECT_EQ(sends[0], sends[1]);
 }
 
-TEST(Expand, BlocksOfSumsAndBlocksOfAll) {
+TEST(Expand, ReduceScatterAndAllGatherEqualTheNativeOnes) {
   for (const DType dtype : {DType::f32, DType::i64}) {
     for (const graph::Dims& dims : std::vector<graph::Dims>{{1}, {3, 2}}) {
       const graph::Attrs rows{{"dim", int64_t{0}}};
@@ -276,7 +277,7 @@ TEST(Expand, BlocksOfSumsAndBlocksOfAll) {
 
 /// Messages and bytes equal docs/collectives.md. Times follow on links of 1 us and 10 GB/s: by
 /// messages for small sizes, by bytes for large ones.
-TEST(Expand, MessagesBytesAndTime) {
+TEST(Expand, MessagesAndBytesAreTheDocumentedOnes) {
   struct Row {
     std::vector<graph::Axis> axes;
     int ring, halving;  ///< messages of a sum
@@ -346,8 +347,7 @@ TEST(Expand, OnNodesLittleIsSentBetweenThem) {
 TEST(Expand, PiecesGoInsideWhileOthersGoBetween) {
   cost::Cluster cluster = test::one_node(2);
   cluster.nodes = 2;
-  cluster.links.intra = {{1e-6, ""}, {10e9, ""}, {1, ""}};
-  cluster.links.inter = {{1e-6, ""}, {1e9, ""}, {1, ""}};
+  cluster.links.inter = test::link_of(1e-6, 1e9);
   const auto time_of = [&](const std::string& op, const std::string& algorithm) {
     const int64_t elements = int64_t{1} << 22;
     const graph::Attrs rows{{"dim", int64_t{0}}};
@@ -396,8 +396,7 @@ Program two_sums(program::Phase phase, const std::string& setting) {
 TEST(Expand, LinksBetweenNodesGoOverToTheNextSumOfGradients) {
   cost::Cluster cluster = test::one_node(2);
   cluster.nodes = 2;
-  cluster.links.intra = {{1e-6, ""}, {10e9, ""}, {1, ""}};
-  cluster.links.inter = {{1e-6, ""}, {5e9, ""}, {1, ""}};
+  cluster.links.inter = test::link_of(1e-6, 5e9);
   const Program native = two_sums(program::Phase::grad, "all_reduce=native");
   for (const char* algorithm : {"hierarchical", "ho_ring"}) {
     SCOPED_TRACE(algorithm);

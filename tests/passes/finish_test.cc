@@ -52,7 +52,7 @@ TEST(Finish, KeepsTheBytesThatAKindWithoutFlopsGives) {
   EXPECT_EQ(kind->bytes, 12345) << kind->op;
 }
 
-TEST(Finish, GivesBackWhatFollowsFromTheRest) {
+TEST(Finish, DerivesEveryOptionalField) {
   // Drops every optional part of a text without routed rows.
   const program::Program good = dense_program();
   std::string text = program::print(good);
@@ -70,7 +70,7 @@ TEST(Finish, GivesBackWhatFollowsFromTheRest) {
   EXPECT_EQ(program::print(edited), program::print(good));
 }
 
-TEST(Finish, CountsWithWhatSymbolsAreExpectedToBe) {
+TEST(Finish, CostsUseTheExpectedValueOfSymbols) {
   graph::Graph graph;
   const graph::Dim tokens = graph.symbol({"tokens", 64, 8, 4});
   const graph::TensorId x = graph.input("x", {graph::DType::f32, {tokens, 16}});
@@ -92,7 +92,7 @@ TEST(Finish, CountsWithWhatSymbolsAreExpectedToBe) {
   EXPECT_EQ(program::print(edited), program::print(good));
 }
 
-TEST(Finish, RefusesWhatNoPlanCanBeMadeOf) {
+TEST(Finish, RefusesAProgramThatReadsBeforeItWrites) {
   program::Program program = dense_program();
   auto& tasks = program.classes[0].tasks;
   for (program::Task& task : tasks) {

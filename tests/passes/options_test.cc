@@ -14,7 +14,7 @@
 namespace hocket::passes {
 namespace {
 
-TEST(PassOptions, DefaultsAndSettings) {
+TEST(PassOptions, SettingsReplaceDefaults) {
   const PassOptions plain;
   EXPECT_EQ(plain.text("recompute"), "none");
   EXPECT_EQ(plain.text("bucket_mib"), "25");

@@ -114,7 +114,7 @@ TEST(Overlap, SumsOfOtherGradientsGoBeforeTheExchange) {
 
 // The squares of gradients are summed in the order in which the gradients come: the first does not
 // wait for the last.
-TEST(Overlap, TheOptimizerTakesWhatComes) {
+TEST(Overlap, SquaresOfGradientsAreSummedAsTheyArrive) {
   parallel::Plan plan;
   plan.dp = 2;
   const check::test::Case c = lowered(plan, {});

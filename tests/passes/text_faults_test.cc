@@ -179,7 +179,7 @@ std::string error_of(std::string text, const std::string& from, const std::strin
   return "";
 }
 
-TEST(TextFaults, AreToldByLineAndField) {
+TEST(TextFaults, AreReportedByLineAndField) {
   const auto expect = [](const std::string& from, const std::string& to, const std::string& says) {
     const std::string said = error_of(kByHand, from, to);
     EXPECT_TRUE(said.starts_with("[FILE] line ")) << said;

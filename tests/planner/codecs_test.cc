@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ctest: slow
-// The codecs that are chosen for the gradients of small programs, against every choice that there
-// is, on slow, medium and fast links.
+// The chosen codecs for gradients of small programs against all possible choices, on slow, medium
+// and fast links.
 #include "planner/codecs/codecs.h"
 
 #include <fmt/format.h>
@@ -58,7 +58,7 @@ CodecTrial trial(const std::string& plan, double bytes_per_s, int64_t layers = 1
   return {run_of(plan, layers), cluster_file(bytes_per_s), std::nullopt, {"int8"}};
 }
 
-/// The shortest step over every choice of transfers.
+/// Returns the shortest step over all subsets of encoded transfers.
 double brute_force_s(const CodecTrial& trial) {
   const size_t count = trial.transfers().size();
   double best = trial.simulate(CodecChoice(count, "none")).step_s;
@@ -121,7 +121,7 @@ TEST(Codecs, AreNeverSlowerThanNoneOrAll) {
 }
 
 /// On slow links every gradient is worth its codec, on fast ones none.
-TEST(Codecs, FollowTheLinks) {
+TEST(Codecs, EncodeOnlyWhereLinksAreSlow) {
   const CodecTrial slow = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 2e6);
   EXPECT_EQ(choose_codecs(slow).choice(), slow.all_by("int8"));
   const CodecTrial fast = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 100e9);
@@ -130,9 +130,9 @@ TEST(Codecs, FollowTheLinks) {
   EXPECT_DOUBLE_EQ(nothing.chosen.step_s, nothing.none.step_s);
 }
 
-/// Links that answer late are worth more bytes in fewer steps: all codes at once, and by blocks
-/// where they are slow. The choice is near the best of all codecs and routes.
-TEST(Codecs, RoutesFollowTheLinks) {
+/// With a high latency, fewer steps with more bytes are faster: all codes at once. With a low
+/// bandwidth the route by blocks is. The choice is near the best of all codecs and routes.
+TEST(Codecs, RoutesFollowLatencyAndBandwidth) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of steps are simulated: minutes under sanitizers";
   }
@@ -171,8 +171,8 @@ TEST(Codecs, RoutesFollowTheLinks) {
   EXPECT_GT(chosen(slow, "int8"), 0);
 }
 
-/// A stop ends even a simulation that has begun, but for the first one, with which the others are
-/// compared. The second one here is of all through the codec, the third of single gradients.
+/// A stop ends any simulation except the first one, the reference for all others. The second one
+/// here encodes all gradients, the third single ones.
 TEST(Codecs, AStopEndsASimulation) {
   const CodecTrial slow = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 2e6);
   for (const int64_t whole : {0, 1, 2}) {
@@ -197,7 +197,7 @@ TEST(Codecs, AStopEndsASimulation) {
 }
 
 /// Gradients sent before links wait for a later gradient are not tried.
-TEST(Codecs, LeaveAsideWhatIsBeforeABubble) {
+TEST(Codecs, SkipGradientsBeforeABubble) {
   const CodecTrial fast = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 2e9);
   std::vector<std::optional<TransferTimes>> times;
   fast.simulate(CodecChoice(fast.transfers().size(), "none"), &times);
@@ -214,7 +214,7 @@ TEST(Codecs, LeaveAsideWhatIsBeforeABubble) {
 }
 
 /// The resulting run is proven, and the check names the losses of the chosen gradients alone.
-TEST(Codecs, MakeARunThatIsProven) {
+TEST(Codecs, AChoiceGivesAProvenRun) {
   const CodecTrial some = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 200e6);
   CodecChoice choice(some.transfers().size(), "none");
   choice[1] = "int8";
@@ -226,7 +226,7 @@ TEST(Codecs, MakeARunThatIsProven) {
 
 /// Hosts as fast as devices take every encoding, slow ones none. Between, the choice is not slower
 /// than devices alone or hosts alone, and near the best of all subsets of the encoded gradients.
-TEST(Codecs, OffloadFollowsTheHosts) {
+TEST(Codecs, OffloadFollowsTheSpeedOfTheHosts) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of steps are simulated: minutes under sanitizers";
   }
@@ -274,8 +274,7 @@ TEST(Codecs, OffloadFollowsTheHosts) {
   EXPECT_GT(taken_before, 0U);
 }
 
-/// A cluster that says nothing of its hosts is refused, and so is a program that works on them.
-/// Of several kinds of nodes each has its own memory.
+/// In a heterogeneous cluster a choice must fit into the memory of every kind of node.
 TEST(Codecs, FitIntoTheSmallestNode) {
   const std::string small = ::testing::TempDir() + "codecs_small.yaml";
   const std::string plain = cluster_file(60e6);
@@ -295,6 +294,7 @@ TEST(Codecs, FitIntoTheSmallestNode) {
   EXPECT_FALSE(fits(mixed));
 }
 
+/// Offload is refused if the cluster file has no speed of the hosts.
 TEST(Codecs, OffloadNeedsToKnowTheHosts) {
   const CodecTrial codecs = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 200e6);
   const auto why = [](const std::function<void()>& act) {
@@ -311,7 +311,7 @@ TEST(Codecs, OffloadNeedsToKnowTheHosts) {
             std::string::npos);
 }
 
-TEST(Codecs, SaysWhatItCannotChoose) {
+TEST(Codecs, RefuseUnknownCodecsAndPlansWithoutGradientReductions) {
   const auto refused = [](const std::string& plan, const std::vector<std::string>& codecs) {
     try {
       const CodecTrial trial(run_of(plan), cluster_file(1e9), std::nullopt, codecs);

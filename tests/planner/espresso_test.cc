@@ -82,7 +82,7 @@ TEST(Espresso, DecidesByThresholdsOfSize) {
 /// 2^21 elements take 2 x 150 us, 14,680 x 0.4 us inside and 12,582 x 0.8 us between nodes: 16.2
 /// ms. Gradients sent before the link waits for a later gradient stay uncompressed. Gaps count
 /// without their whole milliseconds, however, so that 20 ms are no gap.
-TEST(Espresso, LeavesAloneWhatIsBeforeABubble) {
+TEST(Espresso, SkipsGradientsBeforeABubble) {
   EspressoInput input = input_of({1 << 21, 1 << 21}, 0);
   EXPECT_EQ(numbers(input), (std::vector<int>{4, 4}));
   input.tensors[1].gap_us = 20'000;

@@ -55,7 +55,7 @@ struct Planned {
   }
 };
 
-TEST(PlanMessages, EveryScheduleSendsWhatItsStagesPassOn) {
+TEST(PlanMessages, CountsEveryMessageOfASchedule) {
   PipelineShapes shapes;
   const auto sends = [&](const Planned& plan, size_t rank) {
     return shapes.of(plan.plan(), 16).ranks[rank].sends;
@@ -133,7 +133,7 @@ TEST(PlanMessages, EstimatesOfSlowNetworksAreCloseToWhatIsSimulated) {
   }
 }
 
-TEST(PlanMessages, AreABoundWhereTheNetworkIsSlow) {
+TEST(PlanMessages, GiveATightLowerBoundWhereTheNetworkIsSlow) {
   const Trial of = trial(cluster_file("messages_bound.yaml", "1MB/s"), false);
   const SearchSpace space = of.space({});
   const cost::CostModel costs = of.costs();

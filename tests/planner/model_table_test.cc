@@ -41,7 +41,7 @@ TEST(ModelTable, EqualLayersHaveOneType) {
   }
 }
 
-TEST(ModelTable, LayersWithoutExpertsAreOfAnother) {
+TEST(ModelTable, LayersWithoutExpertsHaveATypeOfTheirOwn) {
   const graph::Graph graph =
       graph_of("qwen3_moe", R"(, "moe_intermediate_size": 16, "num_experts": 4,
   "num_experts_per_tok": 2, "norm_topk_prob": true, "tie_word_embeddings": false,
@@ -53,7 +53,7 @@ TEST(ModelTable, LayersWithoutExpertsAreOfAnother) {
   }
 }
 
-TEST(ModelTable, LayersWithOtherWindowsAreOfAnother) {
+TEST(ModelTable, LayersWithAnotherWindowHaveATypeOfTheirOwn) {
   // Every other layer's attention sees fewer keys: its nodes have another attribute, no other
   // shape.
   graph::Graph graph = graph_of("llama", R"(, "tie_word_embeddings": false)");

@@ -53,7 +53,7 @@ TEST(Offload, TriesGroupsOneAfterAnotherIfThereAreTooManyChoices) {
   EXPECT_LE(tried, 2U * 3 * 51);
 }
 
-TEST(Offload, KeepsWhatIsNotToBeTaken) {
+TEST(Offload, OffloadsNothingWhereNoChoiceRunsOrTheSearchStops) {
   const auto never = [](const OffloadCounts&) { return std::optional<double>(); };
   EXPECT_EQ(choose_offload({2}, 1, 100, never, kNever).best, (OffloadCounts{0}));
   int tried = 0;

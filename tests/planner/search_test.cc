@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ctest: slow
-// The search against brute force over the same space: the same best plan, and no plan below its
-// bounds.
+// The search against brute force over the same space: it finds the same best plan, and no plan is
+// faster than its lower bound.
 #include "planner/search.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ std::string with(std::string text, const std::string& part, const std::string& o
   return text;
 }
 
-/// No simulated plan is below its bounds.
+/// Expects that no simulated plan takes less time or memory than its lower bounds.
 void expect_bounds_hold(const Trial& trial, const SearchSpace& space, const SearchResult& all) {
   const cost::CostModel costs = trial.costs();
   Estimator estimator(space, trial.graph(), costs, {});
@@ -100,7 +100,7 @@ void expect_exhaustive(const Trial& trial, const SearchSpace& space, bool prunes
   expect_bounds_hold(trial, space, all);
 }
 
-/// Returns the keys given to a brute-force space: these, and one reduction algorithm unless
+/// Returns the fixed keys of a brute-force space: `keys`, and one reduction algorithm unless
 /// HOCKET_LONG=1 asks for all.
 std::map<std::string, std::string> narrowed(std::map<std::string, std::string> given) {
   if (!test::is_long()) {
@@ -148,8 +148,8 @@ TEST(PlanSearch, FindsWhatBruteForceFindsOnUnlikeNodes) {
   expect_exhaustive(uneven, space);
 }
 
-TEST(PlanSearch, AProfileOfSlowNodesIsNoBoundOfFastOnes) {
-  // The first node has devices of another file, ten times as fast; its two ranks are all there are.
+TEST(PlanSearch, AProfileOfSlowNodesDoesNotBoundFastOnes) {
+  // The first node has devices of another file, ten times as fast. Only its two ranks are used.
   const std::string fast = cluster_file("plan_fast.yaml", "1GB", "1GB/s");
   std::string text = read_file(fast);
   text.replace(text.find("50GFLOP"), 2, "500");
@@ -389,7 +389,7 @@ TEST(PlanSearch, DealsSequencesToReplicasByTheirSpeed) {
     EXPECT_EQ(outcome.plan.sequences, 0);
   }
   EXPECT_LT(best.step_s, alike.best.front().step_s * 0.85);
-  // Given samples stay.
+  // Given plan.dp_samples are kept.
   given["plan.dp_samples"] = "[8, 8, 6, 6]";
   const SearchSpace told = uneven.space(given);
   for (const Outcome& outcome : best_of(uneven, told, false).best) {
@@ -427,7 +427,7 @@ TEST(PlanSearch, TakesTwoStepsToExpertsWhereThatIsFaster) {
   EXPECT_LT(found.best.front().step_s, in_one.best.front().step_s);
 }
 
-TEST(PlanSearch, OneStepIsNotSimulatedByTwoNames) {
+TEST(PlanSearch, SkipsAPlanThatEqualsAnother) {
   const Trial experts = trial(kMoe, cluster_file("plan_names.yaml", "1GB", "200MB/s"), 8, 32);
   const SearchSpace space = experts.space({});
   PlanCandidate one;
@@ -440,7 +440,7 @@ TEST(PlanSearch, OneStepIsNotSimulatedByTwoNames) {
   EXPECT_EQ(inner_experts(space, one), (std::vector<int32_t>{2}));
 }
 
-TEST(PlanSearch, KeepsToTheMemoryThatThereIs) {
+TEST(PlanSearch, KeepsToTheAvailableMemory) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }
@@ -606,7 +606,7 @@ TEST(PlanSearch, HasAPlanWheneverItIsStopped) {
   }
 }
 
-TEST(PlanSearch, StoppedGoesOnUntilOneFits) {
+TEST(PlanSearch, ContinuesAfterAStopUntilAPlanFits) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }
@@ -636,7 +636,7 @@ TEST(PlanSearch, StoppedGoesOnUntilOneFits) {
   EXPECT_EQ(none.ended, "");
 }
 
-TEST(PlanSearch, KeysThatAreGivenStay) {
+TEST(PlanSearch, GivenKeysAreKept) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }
@@ -650,7 +650,7 @@ TEST(PlanSearch, KeysThatAreGivenStay) {
   ASSERT_FALSE(found.best.empty());
 }
 
-TEST(PlanSearch, TheRunOfAPlanIsWhatWasSimulated) {
+TEST(PlanSearch, TheWrittenRunParsesToTheSimulatedOne) {
   const Trial dense = trial(kDense, cluster_file("plan_run.yaml", "1GB", "50MB/s"), 8, 32);
   const SearchSpace space =
       dense.space(narrowed({{"plan.pp", "2"}, {"plan.tp", "1"}, {"plan.recompute", "none"}}));

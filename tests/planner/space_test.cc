@@ -112,7 +112,7 @@ double squares(const StageLoads& loads, const std::vector<int64_t>& layers) {
   return sum;
 }
 
-TEST(PlanSpace, LayersAreLaidByTimeWithinTheMemoryThatThereIs) {
+TEST(PlanSpace, LayersAreSpreadByTimeWithinTheAvailableMemory) {
   int none = 0, bound = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -147,7 +147,7 @@ TEST(PlanSpace, LayersAreLaidByTimeWithinTheMemoryThatThereIs) {
   EXPECT_GT(bound, 10);
 }
 
-TEST(PlanSpace, AmongWaysAsFastLayersAreTheMostAlike) {
+TEST(PlanSpace, AmongEquallyFastLayersAreSpreadMostEvenly) {
   // The head takes 1.4 layers: greedily, stages would have four, four, ..
   StageLoads loads{.type_of = std::vector<size_t>(48, kFirstLayerType),
                    .seconds = {0, 1.4, 1},
@@ -246,7 +246,7 @@ TEST(PlanSpace, AlikeLayersAreLaidOnRanksWithSeveralStages) {
   EXPECT_GT(bound, 10);
 }
 
-TEST(PlanSpace, GivenLayersAreOfPipelinesWithAsManyStages) {
+TEST(PlanSpace, GivenLayersNeedAPipelineWithAsManyStages) {
   SearchSpace space;
   space.model.num_layers = 8;
   space.ranks = space.global_batch = 8;
@@ -271,7 +271,7 @@ TEST(PlanSpace, AHeavyHeadTakesLayersFromTheLastStage) {
   EXPECT_EQ(balanced_layers(costs, {.pp = 2}, uneven), (std::vector<int64_t>{8, 0}));
 }
 
-TEST(PlanSpace, DealtSequencesAreTheBestOfAll) {
+TEST(PlanSpace, SequencesDealtBySpeedEqualBruteForce) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed);
@@ -309,7 +309,7 @@ TEST(PlanSpace, ReplicasOfOneSpeedAreNeighboursWithAsManySequences) {
   EXPECT_EQ(sequences_by_speed(7, {1, 1, 1, 1}), (std::vector<int64_t>{2, 2, 2, 1}));
 }
 
-TEST(PlanSpace, GivenSamplesLeaveNoMicroBatchToGive) {
+TEST(PlanSpace, GivenSamplesExcludeAGivenMicroBatch) {
   SearchSpace space;
   space.model.num_layers = 8;
   space.ranks = 2;
@@ -324,7 +324,7 @@ TEST(PlanSpace, GivenSamplesLeaveNoMicroBatchToGive) {
   EXPECT_TRUE(micro_batches(space, mesh).empty());
 }
 
-TEST(PlanSpace, OddSequencesHaveEveryMeshButThoseThatSplitThem) {
+TEST(PlanSpace, OddSequencesExcludeMeshesThatSplitThem) {
   SearchSpace space;
   space.model.num_layers = space.model.num_heads = 8;
   space.ranks = space.global_batch = 8;

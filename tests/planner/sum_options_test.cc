@@ -100,7 +100,7 @@ std::string fastest(const cost::Cluster& cluster, double bytes) {
 }
 
 /// Slow links between nodes are worth codes there; fast ones nothing.
-TEST(SumOptions, FollowTheLinks) {
+TEST(SumOptions, EncodeBetweenNodesOnlyWhereLinksAreSlow) {
   const std::string slow = fastest(cluster_of("100MB/s", ""), 64 << 20);
   EXPECT_NE(slow.find("inside"), std::string::npos) << slow;
   EXPECT_NE(slow.find("encode"), std::string::npos) << slow;
@@ -109,7 +109,7 @@ TEST(SumOptions, FollowTheLinks) {
 }
 
 /// Reduce to a root and broadcast from it cost the same as these collectives alone.
-TEST(SumOptions, GoToARootAsSimulateSays) {
+TEST(SumOptions, RootedSumsCostAsMuchAsTheirCollectivesAlone) {
   const cost::Cluster cluster = cluster_of("1GB/s", "");
   const cost::CostModel costs(cluster, std::nullopt, 1);
   const passes::CodecOps codec("int8");
@@ -136,7 +136,7 @@ TEST(SumOptions, GoToARootAsSimulateSays) {
 }
 
 /// The parts of one collective over all ranks add up; hosts cost copies, too.
-TEST(SumOptions, CostWhatTheirPartsDo) {
+TEST(SumOptions, CostTheSumOfTheirParts) {
   const cost::Cluster cluster = cluster_of(
       "1GB/s",
       "  host: {kernels: {value: 1GB/s}, copies: {value: 10GB/s}, copy_latency: {value: 5us}}\n");

@@ -48,7 +48,7 @@ uint8_t schedule_of(const std::string& name) {
 
 bool never() { return false; }
 
-TEST(UsualPlans, HaveFamilies) {
+TEST(UsualPlans, BelongToTheFamilyOfTheirDegrees) {
   EXPECT_EQ(family_of({.dp = 8, .shard = kZero1}), Family::data);
   EXPECT_EQ(family_of({.dp = 8, .shard = kZero3}), Family::fsdp);
   EXPECT_EQ(family_of({.dp = 8, .shard = kHybrid}), Family::fsdp);
@@ -60,7 +60,7 @@ TEST(UsualPlans, HaveFamilies) {
   EXPECT_EQ(family_of({.pp = 2, .dp = 8, .ep = 8, .tp = 2}), Family::experts_pipeline);
 }
 
-TEST(UsualPlans, AreThoseOfPractitioners) {
+TEST(UsualPlans, IncludeThoseOfPractitioners) {
   SearchSpace space;
   space.ranks = 64;
   space.ranks_per_node = 8;
@@ -180,7 +180,7 @@ TEST(NextBottleneck, GainsAddUpToTheWholeStep) {
   EXPECT_GT(gains.at("kernel launches"), gains.at("memory bandwidth"));
 }
 
-TEST(NextBottleneck, RaisesWhatIsNamed) {
+TEST(NextBottleneck, RaisesOnlyTheNamedResource) {
   const Trial of =
       trial("usual_better.yaml", 8,
             "measured: [{op: all_reduce, ranks: 4, nodes: 2, bytes: [1, 1000], us: [110, "

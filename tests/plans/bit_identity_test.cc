@@ -56,20 +56,20 @@ std::vector<Case> pipelines(uint64_t n) {
   return found;
 }
 
-TEST(BitIdentity, RunningAgain) {
+TEST(BitIdentity, ARepeatedRunGivesTheSameBits) {
   for (uint64_t seed = 2000; seed < 2000 + fewer(8); ++seed) {
     Case c = random_case(seed, 6, "f32");
     expect_same_bits(run(c, {}), run(c, {}), c.name);
   }
 }
 
-TEST(BitIdentity, PipelineOnAndOff) {
+TEST(BitIdentity, APipelineGivesTheBitsOfOneStage) {
   for (const Case& c : pipelines(fewer(10))) {
     expect_same_bits(run(c, {}), run(c, {"plan.pp=1", "plan.pp_layers=[]"}), c.name);
   }
 }
 
-TEST(BitIdentity, SchedulesOfOnePipeline) {
+TEST(BitIdentity, SplitAndGpipeSchedulesGiveTheSameBits) {
   const std::string path = testing::TempDir() + "hocket_bit_identity.csv";
   for (const Case& c : pipelines(fewer(6))) {
     const parallel::Plan plan = engine::parse_run(c.text, c.name, {}).plan;
@@ -98,7 +98,7 @@ TEST(BitIdentity, SchedulesOfOnePipeline) {
 
 /// Ranks add up micro-batches in the order of 1F1B under every built-in schedule but dualpipe:
 /// there each copy of a stage adds up half of them.
-TEST(BitIdentity, BuiltInSchedules) {
+TEST(BitIdentity, AllBuiltInSchedulesButDualpipeGiveTheSameBits) {
   for (const Case& c : pipelines(fewer(4))) {
     const engine::Run run_of = engine::parse_run(c.text, c.name, {});
     const int64_t pp = run_of.plan.pp;
@@ -125,7 +125,7 @@ TEST(BitIdentity, BuiltInSchedules) {
 
 /// Passes that declare `same_numerics` keep that promise: each pass on against off under its
 /// samples, beside all others; on two programs that it changes, on eight with HOCKET_LONG=1.
-TEST(BitIdentity, EveryPassThatSaysSo) {
+TEST(BitIdentity, PassesThatKeepNumericsGiveTheSameBits) {
   for (const passes::Pass& pass : passes::all()) {
     if (!pass.same_numerics) continue;
     std::vector<std::string> all, others;
@@ -161,7 +161,7 @@ TEST(BitIdentity, EveryPassThatSaysSo) {
 
 /// Blocks of products beside collectives leave all bits, but those of sums along the rows over more
 /// than two ranks.
-TEST(BitIdentity, Tiles) {
+TEST(BitIdentity, TilesGiveTheSameBits) {
   int changed = 0;
   for (uint64_t seed = 4100; seed < 4100 + fewer(30); ++seed) {
     const Case c = random_case(seed, 6, "f32");
@@ -180,7 +180,7 @@ TEST(BitIdentity, Tiles) {
   EXPECT_GE(changed, static_cast<int>(fewer(30) / 6));
 }
 
-TEST(BitIdentity, MemoryReuse) {
+TEST(BitIdentity, ReusedMemoryGivesTheSameBits) {
   int64_t planned = 0, distinct = 0;
   for (uint64_t seed = 5000; seed < 5000 + fewer(10); ++seed) {
     Case c = random_case(seed, 6, "f32");
@@ -213,7 +213,7 @@ TEST(BitIdentity, MemoryReuse) {
   EXPECT_LT(planned, distinct / 2) << "the plan reuses nothing: this compares nothing";
 }
 
-TEST(BitIdentity, TextForm) {
+TEST(BitIdentity, AParsedProgramGivesTheSameBits) {
   for (uint64_t seed = 6000; seed < 6000 + fewer(8); ++seed) {
     Case c = random_case(seed, 6, "f32");
     auto through_text = [](program::Program& p) { p = program::parse_program(program::print(p)); };

@@ -223,7 +223,7 @@ TEST_F(AnyPlan, LoadsWhatAnyOtherSaved) {
 
 // Each process on a host of its own. The saving plan's part of a host is there. Another plan either
 // finds all its parts, or reports the missing ones on all hosts alike.
-TEST_F(AnyPlan, OnHostsOfTheirOwn) {
+TEST_F(AnyPlan, LoadsPartsOfItsHostsOrNamesTheMissingOnes) {
   const auto first = static_cast<uint64_t>(from_environment("HOCKET_SEED", 1));
   const int64_t pairs = from_environment("HOCKET_PLANS", 40) / 2;
   int64_t found = 0, lacking = 0;

@@ -111,9 +111,10 @@ TEST(ChunkPass, EqualsOneRankInAnyNumberOfChunks) {
 }
 
 /// Rows of the forward pass are regrouped into the pieces of the backward pass.
-TEST(ChunkPass, BackwardMayHaveAnotherNumber) {
+TEST(ChunkPass, BackwardMayHaveAnotherNumberOfChunks) {
   for (const Shape& shape : shapes()) {
-    if (shape.plan.find("ep_inner") != std::string::npos) continue;  // see SaysWhatItCannotCut
+    // RefusesPlansThatItCannotCut tests plans with ep_inner.
+    if (shape.plan.find("ep_inner") != std::string::npos) continue;
     const Outcome one =
         train(experts(shape.plan, 1, shape.num_experts), {.on_one_rank = true, .steps = 2});
     const program::Program whole = compiled(experts(shape.plan, 1, shape.num_experts)).program;
@@ -186,7 +187,7 @@ ProgramBuilder layer(int64_t tokens) {
   return w;
 }
 
-TEST(ChunkPass, AddsToWhatIsThere) {
+TEST(ChunkPass, AddsToExistingGradients) {
   for (const int64_t ep : {1, 2, 4}) {
     for (const int64_t chunks : {1, 2, 3, 4}) {
       SCOPED_TRACE(fmt::format("ep {}, {} chunks", ep, chunks));
@@ -241,7 +242,7 @@ std::string refused(const Case& c) {
   return "";
 }
 
-TEST(ChunkPass, SaysWhatItCannotCut) {
+TEST(ChunkPass, RefusesPlansThatItCannotCut) {
   const std::string five = refused(experts("dp: 2, ep: 2", 5));
   EXPECT_NE(five.find("plan.moe_chunks is 5"), std::string::npos) << five;
   EXPECT_NE(five.find("12 tokens"), std::string::npos) << five;

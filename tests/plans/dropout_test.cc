@@ -41,7 +41,7 @@ TEST(Dropout, EqualUnderEveryPlan) {
   }
 }
 
-TEST(Dropout, FollowsSeedAndShare) {
+TEST(Dropout, FollowsSeedAndProbability) {
   const Outcome one = run({});
   for (const char* other : {"train.seed=2", "train.dropout=0.31", "train.dropout=0"}) {
     EXPECT_NE(run({other}).losses, one.losses) << other;

@@ -200,7 +200,7 @@ TEST(PlanEquality, RolesRunSideBySide) {
 
 /// Embedding and head in stages of their own, tied or not, under every schedule; of two layers on
 /// four ranks.
-TEST(PlanEquality, StagesWithoutLayers) {
+TEST(PlanEquality, StagesMayHaveNoLayers) {
   for (const parallel::BuiltIn& built_in : parallel::built_in_schedules()) {
     for (const bool tied : {false, true}) {
       const bool two = built_in.chunks == 2;
@@ -226,7 +226,7 @@ TEST(PlanEquality, StagesWithoutLayers) {
 
 /// Tokens, heads and words that ranks of tp share in two steps, beside uneven samples: parts of
 /// parts with equal begins in buffers of different sizes.
-TEST(PlanEquality, PartsOfUnlikeParts) {
+TEST(PlanEquality, UnevenPartsMayBeSplitAgain) {
   struct Shape {
     int heads = 0;
     int64_t seq_len = 0, global_batch = 0;
@@ -265,7 +265,7 @@ TEST(PlanEquality, PartsOfUnlikeParts) {
 }
 
 /// A stage may have copies with any share of the micro-batches, beside stages that have none.
-TEST(PlanEquality, CopiesOfAStage) {
+TEST(PlanEquality, AStageMayHaveCopies) {
   const std::string path = ::testing::TempDir() + "copies.csv";
   struct Shape {
     const char* csv;

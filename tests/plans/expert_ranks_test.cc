@@ -146,7 +146,7 @@ TEST(ExpertRanks, MutantsAreRefusedOrEqual) {
   }
 }
 
-TEST(ExpertRanks, SaysWhatItIsFor) {
+TEST(ExpertRanks, RefusesPlansThatItDoesNotSupport) {
   const auto refused = [](const Case& c, const char* name) {
     try {
       const engine::Run run = engine::parse_run(c.text, c.name, {});

@@ -61,7 +61,7 @@ engine::Run on_one_rank(const engine::Run& run) {
   return one;
 }
 
-TEST(Generate, UnderRandomPlansAsOnOneRank) {
+TEST(Generate, RandomPlansGenerateLikeOneRank) {
   const uint64_t first = from_environment("HOCKET_SEED", 1);
   const uint64_t plans = from_environment("HOCKET_PLANS", fewer(40));
   for (uint64_t seed = first; seed < first + plans; ++seed) {

@@ -19,6 +19,7 @@
 #include "plan_util.h"
 #include "program/memory.h"
 #include "sim/simulator.h"
+#include "tests/cluster_util.h"
 #include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::groups_test {
@@ -26,7 +27,7 @@ namespace {
 
 const std::array<const char*, 3> kAmong = {"none", "group", "all"};
 
-/// Two nodes of two ranks, a group on each, where bytes are measured.
+/// Bytes are measured on two nodes of two ranks, with a group on each node.
 constexpr int kRanks = 4, kGroup = 2, kMicroBatches = 4;
 
 /// Indices into kAmong for parameters, gradients and states.
@@ -37,9 +38,9 @@ struct Split {
                        kAmong[static_cast<size_t>(grads)], kAmong[static_cast<size_t>(states)]);
   }
   std::string grouped() const { return fmt::format("{}, group: {}", keys(), kGroup); }
-  /// "IIG", as PaRO calls it.
+  /// Returns the name in PaRO, such as "IIG": Not split, in the group (Intra), or Globally.
   std::string letters() const { return {"NIG"[params], "NIG"[grads], "NIG"[states]}; }
-  /// An update is of all that a rank has of parameters and gradients.
+  /// Returns whether states are split at least as far as parameters and gradients.
   bool legal() const { return states >= std::max(params, grads); }
 };
 
@@ -118,7 +119,7 @@ TEST(Groups, EveryCombinationIsRightOrRefused) {
 
 /// Groups along edp, ep, ep_inner and cp, with a pipeline, halves of ranks that share experts, and
 /// sizes that do not divide.
-TEST(Groups, GoTogetherWithAllAxes) {
+TEST(Groups, CombineWithAllAxes) {
   for (const char* plan :
        {"dp: 8, micro_batch: 1, shard: {params: group, grads: group, group: 4}",
         "dp: 4, cp: 2, micro_batch: 1, shard: {params: group, grads: all, group: 4}",
@@ -151,8 +152,8 @@ TEST(Groups, RefusesImpossibleGroups) {
   }
 }
 
-/// Nearly all parameters are matrices that four ranks divide.
-/// `shard`: its keys.
+/// Compiles a model nearly all of whose parameters are matrices that four ranks divide. `shard` has
+/// the keys of plan.shard.
 engine::Compiled measured(const std::string& shard, int micro_batches = kMicroBatches,
                           int ranks = kRanks, int width = 128) {
   return engine::compile(engine::parse_run(
@@ -178,7 +179,7 @@ double parameter_bytes(const engine::Compiled& made) {
   return bytes;
 }
 
-/// Bytes on a rank's links inside its node and between nodes.
+/// Bytes that a rank sends in a step, inside its node and between nodes.
 struct Bytes {
   double intra = 0, inter = 0;
 };
@@ -201,12 +202,12 @@ Bytes counted(const program::Program& program) {
   return bytes;
 }
 
-/// The formulas of docs/parallelism.md, in parameters: of m ranks of a group, g groups, s
-/// micro-batches.
+/// Returns the traffic by the formulas of docs/parallelism.md, in numbers of parameters: m ranks in
+/// a group, g groups, s micro-batches.
 Bytes expected(const Split& split, int ranks) {
   const double m = kGroup, g = ranks / kGroup, s = kMicroBatches;
   const double inside = (m - 1) / m, across = (g - 1) / g / m;
-  // Passes of a collective inside a group, and between groups.
+  // Numbers of gathers and scatters inside a group, and between groups.
   double intra = 0, inter = 0;
   intra += split.params >= 1 ? 2 * s : 0;
   inter += split.params == 2 ? 2 * s : 0;
@@ -222,7 +223,7 @@ Bytes expected(const Split& split, int ranks) {
 }
 
 /// On four ranks, which divide the matrices, and on six, which do not.
-TEST(Groups, BytesOnTheLinksAreThoseOfTheFormulas) {
+TEST(Groups, BytesOnLinksMatchTheFormulas) {
   for (const int ranks : {kRanks, 6}) {
     for (const Split& split : some_splits()) {
       if (!split.legal()) continue;
@@ -236,8 +237,8 @@ TEST(Groups, BytesOnTheLinksAreThoseOfTheFormulas) {
   }
 }
 
-/// Parameters and two moments, in their parts.
-TEST(Groups, HoldsWhatTheFormulaSays) {
+/// The formula counts parameters and two moments, each divided among its ranks.
+TEST(Groups, PersistentMemoryMatchesTheFormula) {
   for (const int ranks : {kRanks, 6}) {
     const std::array<double, 3> parts = {1, kGroup, static_cast<double>(ranks)};
     for (const Split& split : some_splits()) {
@@ -256,7 +257,7 @@ TEST(Groups, HoldsWhatTheFormulaSays) {
   }
 }
 
-/// Norms are not gathered and scattered: they stay whole.
+/// Parameters below least_kib, such as norms, are not sharded.
 TEST(Groups, SmallParametersStayWhole) {
   const auto gathered = [](const char* shard) {
     const engine::Compiled made = measured(shard);
@@ -280,8 +281,8 @@ TEST(Groups, SmallParametersStayWhole) {
 cost::Cluster two_nodes() {
   cost::Cluster cluster = one_node(kGroup);
   cluster.nodes = kRanks / kGroup;
-  cluster.links.intra = {{1e-6, ""}, {1e9, ""}, {1, ""}};
-  cluster.links.inter = {{1e-6, ""}, {1e8, ""}, {1, ""}};
+  cluster.links.intra = link_of(1e-6, 1e9);
+  cluster.links.inter = link_of(1e-6, 1e8);
   return cluster;
 }
 
@@ -290,7 +291,7 @@ double simulated_ms(const engine::Compiled& made) {
   return static_cast<double>(sim::simulate(made.program, costs, {}).step_ns) / 1e6;
 }
 
-/// Once a step between nodes instead of three times a micro-batch.
+/// Groups send between nodes once a step instead of three times a micro-batch.
 TEST(Groups, AreTwiceAsFastAsOneOfAllOverSlowLinks) {
   const double global = simulated_ms(measured("params: all, grads: all", 8));
   std::cout << "ZeRO-3 over all " << global << " ms";
@@ -300,7 +301,7 @@ TEST(Groups, AreTwiceAsFastAsOneOfAllOverSlowLinks) {
     if (!split.legal()) continue;
     ms[split.letters()] = simulated_ms(measured(split.grouped(), 8));
     std::cout << ", " << split.letters() << " " << ms[split.letters()];
-    // Covers splits that hold no more than their part inside a group.
+    // Only splits whose ranks hold at most the group's part of the parameters.
     if (split.params >= 1) {
       best = std::min(best, ms[split.letters()]);
     }

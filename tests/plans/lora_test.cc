@@ -92,7 +92,7 @@ TEST(Lora, ExpertsEqualUnderEveryPlan) {
                 {"plan.micro_batch=2", "plan.dp=2", "plan.ep=2", "plan.moe_chunks=2"}});
 }
 
-TEST(Lora, FrozenParametersStayAsTheyAre) {
+TEST(Lora, FrozenParametersDoNotChange) {
   const Case c = case_of(kLlama, "targets: [q_proj]");
   const Outcome before = train(c, {.on_one_rank = true, .steps = 1});
   const Outcome after = train(c, {.on_one_rank = true, .steps = 3});

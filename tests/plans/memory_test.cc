@@ -25,8 +25,8 @@ namespace {
 using program::BufferKind;
 using program::kNone;
 
-/// A mixture of experts with buffers of several pages and with ep of at least 2 on at most 6 ranks;
-/// with cp or tp of 2 where that leaves room.
+/// Returns a random MoE case on at most 6 ranks, with ep of at least 2 and buffers of several
+/// pages. cp or tp may be 2.
 Case ep_case(uint64_t seed) {
   Rng rng(seed);
   auto pick = [&](std::initializer_list<int64_t> from) {
@@ -49,7 +49,7 @@ Case ep_case(uint64_t seed) {
   if (sequence_parallel && etp == 1 && experts % (2 * ep) == 0) {
     ep *= 2;
   }
-  // Keys and reductions that go around rings: messages in flight do not pile up.
+  // Ring attention and ring reductions keep few messages in flight.
   const char* const keys = cp > 1 && axes.below(2) == 0 ? "p2p" : "all_gather";
   const char* const sums[] = {"native", "ring", "halving_doubling", "ho_ring"};
   const char* const all_reduce = sums[axes.below(4)];
@@ -65,7 +65,7 @@ Case ep_case(uint64_t seed) {
   plan.cp = cp;
   plan.tp = tp;
   plan.sequence_parallel = sequence_parallel;
-  // Tokens that ranks do not divide, where no two of them exchange rows.
+  // A length that cp and tp do not divide, unless ranks along them exchange rows of experts.
   const bool exchange = plan.ep_over().cp * plan.ep_over().tp > 1;
   const int64_t seq_len = exchange || axes.below(2) == 0 ? 96 : 95;
   plan.pp = pp;
@@ -117,8 +117,8 @@ engine::Batch random_batch(const engine::Session& session, const engine::Run& ru
 
 std::string own_counts(int32_t layer) { return fmt::format("own_counts.{}", layer); }
 
-/// Makes outputs of the counts of every rank's own tokens, which the program sums before the host
-/// reads them.
+/// Makes the counts of every rank's own rows an output. The program otherwise outputs only their
+/// sum.
 void keep_own_counts(program::Program& p) {
   for (program::RankClass& cls : p.classes) {
     for (const program::Task& t : cls.tasks) {
@@ -253,9 +253,9 @@ TEST(PlanMemory, NoRankTakesMoreThanCertified) {
   EXPECT_EQ(even_plans, wanted);
 }
 
-/// Around a ring no rank answers its neighbour, but messages come back around. A rank can thus be
-/// ahead of the next one by a round, not by a step of many layers. Of the keys themselves two hops
-/// are in memory.
+/// In a ring no rank acknowledges its neighbour's messages, but they come back around. So a rank
+/// can be at most one round ahead of the next, not a step of many layers. Two hops of keys are in
+/// memory.
 TEST(PlanMemory, RingAttentionKeepsTwoHopsInMemory) {
   const auto memory = [](int64_t layers, const char* keys) {
     const std::string text = fmt::format(

@@ -421,7 +421,7 @@ std::vector<double> as_doubles(const std::vector<std::byte>& raw, graph::DType d
   return v;
 }
 
-/// Moves every parameter of this type by one or two units in the last place, or not, at random.
+/// Changes parameters of this type at random by up to two units in the last place.
 template <class T>
 void change_last_bits(graph::DType dtype, const engine::Compiled& compiled, uint64_t seed,
                       const runtime::Store& store) {
@@ -440,7 +440,7 @@ void change_last_bits(graph::DType dtype, const engine::Compiled& compiled, uint
   }
 }
 
-/// Initial parameters of a case, and its last bits.
+/// Fills the initial parameters of a case, with its changes of last bits.
 void initialise(const engine::Compiled& compiled, const Case& c, const runtime::Store& store) {
   engine::initialise(compiled.reference, compiled.program, c.seed, store);
   if (c.last_bits != 0) {
@@ -451,8 +451,8 @@ void initialise(const engine::Compiled& compiled, const Case& c, const runtime::
 
 std::string given_name(const std::string& ids) { return "given." + ids; }
 
-/// Returns the program of a spec, with routers as the case wants: their choices are an output, or
-/// an input, placed on ranks like tokens.
+/// Compiles a program. As the case asks, the choices of routers become outputs, or inputs that are
+/// placed on ranks like tokens.
 engine::Compiled compile(const engine::ProgramSpec& spec, const Case& c) {
   if (!c.keep_routes && !c.routes) return engine::compile(spec);
   graph::Graph graph = spec.graph({});
@@ -489,13 +489,13 @@ engine::Compiled compile(const engine::ProgramSpec& spec, const Case& c) {
   return engine::compile(std::move(graph), spec.plan, lowering);
 }
 
-/// Throws Error: the check refuses the program.
+/// Throws Error if the check refuses the program.
 void expect_good(const engine::Compiled& compiled) {
   const check::Verdict verdict = check::check(compiled.program, compiled.reference);
   if (!verdict.ok()) fail("check", "{}", to_text(verdict));
 }
 
-/// Adds the choices that routers take: for every router, one micro-batch after the other.
+/// Feeds the choices given to the routers: per router, one micro-batch after the other.
 void add_routes(const Routes& routes, engine::FeedMap* feeds) {
   std::map<std::string, std::vector<int32_t>> by_router;
   for (const auto& [key, chosen] : routes) {
@@ -520,7 +520,7 @@ Routes routes_of(const engine::Session& session) {
   return routes;
 }
 
-/// All ranks of a program; with processes, this one's.
+/// Returns all ranks of a program as threads, or the rank of this process.
 runtime::LocalRanks ranks_of(const Case& c, bool single, int32_t world,
                              const runtime::RankOptions& options) {
   if (single || !c.connection) return {world, kernels::cpu_backend(), options};
@@ -530,7 +530,7 @@ runtime::LocalRanks ranks_of(const Case& c, bool single, int32_t world,
           options};
 }
 
-/// Steps of a case: their inputs, and the routes kept.
+/// Runner of the steps of a case. It feeds them and keeps their routes.
 class Steps {
  public:
   Steps(const Case& c, const engine::Run& run) : case_(c), run_(run) {}
@@ -559,11 +559,7 @@ class Steps {
   size_t done_ = 0;
 };
 
-}  // namespace
-
-namespace {
-
-/// The run of a case, under its plan or on one rank.
+/// Returns the run of a case under its plan, or on one rank.
 engine::Run run_of(const Case& c, bool single, const std::vector<std::string>& overrides) {
   std::vector<std::string> settings = overrides;
   if (single) {
@@ -589,10 +585,8 @@ engine::Run run_of(const Case& c, bool single, const std::vector<std::string>& o
   return run;
 }
 
-}  // namespace
-
-Logits logits(const Case& c, bool single, const std::vector<std::string>& overrides) {
-  const engine::Run run = run_of(c, single, overrides);
+Logits logits_of(const Case& c, bool single) {
+  const engine::Run run = run_of(c, single, {});
   runtime::RankOptions options;
   options.threads = 1;
   runtime::LocalRanks ranks = ranks_of(c, single, static_cast<int32_t>(run.plan.world()), options);
@@ -611,6 +605,12 @@ Logits logits(const Case& c, bool single, const std::vector<std::string>& overri
   }
   return made;
 }
+
+}  // namespace
+
+Logits logits(const Case& c) { return logits_of(c, false); }
+
+Logits logits_on_one_rank(const Case& c) { return logits_of(c, true); }
 
 Outcome train(const Case& c, const TrainOptions& train_options) {
   const bool single = train_options.on_one_rank;
@@ -644,7 +644,7 @@ Outcome train(const Case& c, const TrainOptions& train_options) {
   } else {
     expect_good(compiled);
   }
-  // A rewritten program may be of more ranks than the plan.
+  // A rewrite may have changed the number of ranks.
   runtime::LocalRanks ranks = ranks_of(c, single, compiled.program.num_ranks(), options);
   const runtime::Store store(ranks);
   initialise(compiled, c, store);
@@ -664,7 +664,7 @@ Outcome train(const Case& c, const TrainOptions& train_options) {
     }
   }
   out.routes = done.kept();
-  // Last bits must not change the routers' choices, where those are given to the other run.
+  // The other run gets the same routes: changed last bits must not change the routers' choices.
   out.again = [=, routes = out.routes](uint64_t last_bits) {
     Case other = c;
     other.last_bits = last_bits;
@@ -679,8 +679,8 @@ namespace {
 
 using Tensors = std::map<std::string, std::vector<double>> Outcome::*;
 
-/// Distance of each tensor of one rank's run from itself with other last bits in the parameters:
-/// the largest of a few tries. Computed on demand.
+/// Rounding error of each tensor, computed on demand: the largest change in a few runs of one rank
+/// with other last bits in the parameters.
 class Rounding {
  public:
   explicit Rounding(const Outcome& one) : one_(one) {}

@@ -71,9 +71,11 @@ struct Logits {
   std::vector<double> values;  ///< one micro-batch after the other
   std::shared_ptr<const std::vector<Routes>> routes;
 };
-/// Returns the logits of the first step's tokens, with the initial parameters; `single`: on one
-/// rank. Throws Error if the check refuses the program.
-Logits logits(const Case& c, bool single, const std::vector<std::string>& overrides = {});
+/// Returns the logits of the first step's tokens, with the initial parameters, under the plan.
+/// Throws Error if the check refuses the program.
+Logits logits(const Case& c);
+/// Returns those of the same micro-batches on one rank, without the plan.
+Logits logits_on_one_rank(const Case& c);
 
 /// Returns "", or the first difference between a run and the single-rank run that the order of sums
 /// cannot explain. `tolerance` is relative, for fp64. Addends of a tensor may cancel: the gradient

@@ -2,9 +2,9 @@
 // ctest: serial
 // ctest: slow
 // ctest: timeout=900
-// Random plans on four processes over Gloo equal one rank, in fp64, and train to the bit as four
-// threads do, or with the collectives of c10d as they do but for the order of sums. The test starts
-// itself four times; each process runs every plan both ways and compares its own rank.
+// Random plans on four processes over Gloo. In fp64 they equal one rank. With our own collectives
+// they train to the bit as four threads do; with those of c10d they differ only by the order of
+// sums. The test starts itself four times, and each process compares its own rank.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -44,8 +44,8 @@ void train_session(engine::Session& session, const engine::Run& run, uint64_t se
   }
 }
 
-/// Tasks hold their lanes a little, and messages are filled up: whatever is emulated, it changes no
-/// bit.
+/// Returns an emulated device that holds lanes a little longer and pads messages. Emulation must
+/// not change a bit.
 std::shared_ptr<const runtime::EmulatedDevice> emulate_something(const program::Program& program) {
   auto emulated = std::make_shared<runtime::EmulatedDevice>();
   for (const program::RankClass& cls : program.classes) {
@@ -60,7 +60,7 @@ std::shared_ptr<const runtime::EmulatedDevice> emulate_something(const program::
   return emulated;
 }
 
-/// Trains as threads of this process, and as one of the processes.
+/// Trains on threads of this process, and as one rank of the processes; compares this rank.
 void compare_both_ways(const engine::Run& run, uint64_t seed) {
   const auto compiled = std::make_shared<const engine::Compiled>(engine::compile(run));
   const std::shared_ptr<comm::Connection> connection = engine::connection(run);
@@ -90,7 +90,7 @@ void compare_both_ways(const engine::Run& run, uint64_t seed) {
   }
 }
 
-/// Loss and gradients of one step, by name.
+/// Returns loss and gradients of one step, by name.
 std::map<std::string, std::vector<double>> results_of(engine::Session& session,
                                                       const engine::Run& run, uint64_t seed) {
   engine::initialise(session.graph(), session.program(), seed, session.store());
@@ -104,7 +104,7 @@ std::map<std::string, std::vector<double>> results_of(engine::Session& session,
   return results;
 }
 
-/// In fp64, with the collectives of c10d, beside threads: equal but for the order of sums.
+/// Compares c10d's collectives with threads, in fp64. Only the order of sums may differ.
 void compare_with_c10d(const engine::Run& run, uint64_t seed) {
   const auto compiled =
       std::make_shared<const engine::Compiled>(engine::compile(engine::gradients(run)));
@@ -118,7 +118,7 @@ void compare_with_c10d(const engine::Run& run, uint64_t seed) {
   const auto want = results_of(local, run, seed);
   const auto got = results_of(remote, run, seed);
   if (run.model.num_experts == 0) {
-    // Messages apart: they are of all plans before this one, too.
+    // Subtracts the pool of messages, which earlier plans have grown.
     const program::Program& program = compiled->program;
     EXPECT_LE(world->peak_message_bytes(rank) - connection->peak_message_bytes(),
               program::memory_of(program)[program.class_of(rank).value()].messages);
@@ -131,13 +131,14 @@ void compare_with_c10d(const engine::Run& run, uint64_t seed) {
     largest = std::max(largest, size(values));
   }
   for (const auto& [name, values] : want) {
-    // The rest of addends that cancel is their rounding.
+    // Where addends cancel, only their rounding error is left.
     EXPECT_LE(distance(got.at(name), values), 1e-10 * std::max(size(values), 1e-4 * largest))
         << name;
   }
 }
 
-/// Losses, norms, gradients, parameters and states of all ranks, collected in each of them.
+/// Compares losses, norms, gradients, parameters and states with one rank; every process collects
+/// those of all ranks.
 void compare_with_one_rank(uint64_t seed, const std::shared_ptr<comm::Connection>& connection) {
   Case c = random_case(seed, kRanks, "f64");
   const Outcome one = train(c, {.on_one_rank = true, .steps = 3});
@@ -145,7 +146,7 @@ void compare_with_one_rank(uint64_t seed, const std::shared_ptr<comm::Connection
   EXPECT_EQ(difference(train(c, {.steps = 3}), one), "");
 }
 
-/// Some gradients through a lossy codec, others as they are, in buckets of both.
+/// Returns a case with buckets in which only some gradients go through a lossy codec.
 Case codecs_of_single_gradients() {
   Case c;
   c.name = "codecs of single gradients";
@@ -160,7 +161,7 @@ Case codecs_of_single_gradients() {
   return c;
 }
 
-/// In one of the processes: every third plan with the collectives of c10d.
+/// Runs random plans as one of the processes; every third one uses c10d's collectives.
 void run_plans(int plans) {
   std::string seeds;
   uint64_t seed = static_cast<uint64_t>(number_from("HOCKET_SEED", 1));

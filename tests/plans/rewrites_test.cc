@@ -385,7 +385,7 @@ TEST(Rewrites, ALossyCodecTakesAnyPlan) {
 }
 
 /// The check names the losses of the gradients of plan.grad_codec_of, and of no other.
-TEST(Rewrites, ACodecOfSingleGradientsIsOfThese) {
+TEST(Rewrites, ACodecAppliesOnlyToTheNamedGradients) {
   for (const char* plan : {"dp: 2", "dp: 2, bucket_mib: 0", "pp: 2, dp: 2, all_reduce: ring"}) {
     const Case c = model(
         fmt::format("{}, grad_codec_of: ['*.0.mlp.down_proj.weight int8', '*.1.* none']", plan),
@@ -406,7 +406,7 @@ TEST(Rewrites, ACodecOfSingleGradientsIsOfThese) {
 
 /// At once a gradient is encoded once, and all of its codes come from all others; by blocks its sum
 /// is encoded, too, and gathered.
-TEST(Rewrites, CodesGoByTheRouteThatIsSaid) {
+TEST(Rewrites, CodesTakeTheGivenRoute) {
   for (const auto& [route, encoded, gathered] :
        std::initializer_list<std::tuple<const char*, int, int>>{{" at_once", 1, 0},
                                                                 {" by_blocks", 2, 1}}) {
@@ -432,7 +432,7 @@ TEST(Rewrites, CodesGoByTheRouteThatIsSaid) {
 
 /// The host encodes, decodes and adds up; buffers sent over links are on the device, and are copied
 /// there.
-TEST(Rewrites, CodecsAreOfTheHostIfItIsSaid) {
+TEST(Rewrites, CodecsRunOnTheHostIfAsked) {
   using program::Lane;
   for (const char* route : {"", " at_once", " by_blocks"}) {
     const Case c = model(
@@ -455,7 +455,7 @@ TEST(Rewrites, CodecsAreOfTheHostIfItIsSaid) {
   }
 }
 
-TEST(Rewrites, CodecsOfWhatIsNoGradientAreRefused) {
+TEST(Rewrites, CodecsOfOtherTensorsThanGradientsAreRefused) {
   const auto refused = [](const std::string& plan) {
     try {
       compiled(model(plan, false, "f32"));
@@ -486,7 +486,7 @@ TEST(Rewrites, CodecsOfWhatIsNoGradientAreRefused) {
 
 /// Every rank decodes its own part as well: replicas stay equal to the bit, and near the exact
 /// step.
-TEST(Rewrites, ALossyCodecIsNamedAndReplicasStayTheSame) {
+TEST(Rewrites, ALossyCodecIsReportedAndKeepsReplicasEqual) {
   for (const char* plan : {"dp: 2, grad_codec: int8", "dp: 4, grad_codec: int8"}) {
     const Case c = model(plan, false, "f32");
     SCOPED_TRACE(c.name);

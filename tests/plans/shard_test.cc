@@ -133,7 +133,7 @@ TEST(Shard, EqualsOneRank) {
   }
 }
 
-TEST(Shard, RanksNeedNotDivide) {
+TEST(Shard, RanksNeedNotDivideTheSizes) {
   for (const Case& c : uneven_shapes()) {
     SCOPED_TRACE(c.name);
     engine::Compiled made;
@@ -221,7 +221,7 @@ TEST(Shard, BackwardPassesDoNotWaitForSums) {
 }
 
 /// A rank's memory holds its part of parameters and states, and gathers for few layers.
-TEST(Shard, FreesWhatItGathers) {
+TEST(Shard, FreesGatheredParameters) {
   const std::string text =
       "model:\n  config: {model_type: llama, vocab_size: 256, hidden_size: 256, "
       "num_hidden_layers: 12, num_attention_heads: 4, num_key_value_heads: 4, head_dim: 64, "
@@ -251,7 +251,7 @@ TEST(Shard, FreesWhatItGathers) {
 }
 
 /// Ranks that divide no dim have their part, too: parameters and both moments.
-TEST(Shard, HoldsItsPartWhateverTheRanks) {
+TEST(Shard, AnyNumberOfRanksHoldsEqualParts) {
   for (const int ranks : {3, 5, 6, 7}) {
     SCOPED_TRACE(ranks);
     const auto held = [&](const char* shard) {

@@ -60,7 +60,7 @@ void compare(const std::string& model, std::span<const Plan> plans) {
   Case alone = case_of(model, "micro_batch: 4");
   alone.keep_routes = true;
   const Outcome one = train(alone, {.on_one_rank = true, .with_grads = false});
-  const Logits scores = logits(alone, true);
+  const Logits scores = logits_on_one_rank(alone);
   const double top = largest(scores.values);
   ASSERT_GT(top, 0.1);
   for (const Plan& plan : plans) {
@@ -71,7 +71,7 @@ void compare(const std::string& model, std::span<const Plan> plans) {
     const double loss = std::abs(many.losses[0] - one.losses[0]);
     EXPECT_LE(loss, 5e-3);
     c.routes = scores.routes;
-    const Logits theirs = logits(c, false);
+    const Logits theirs = logits(c);
     ASSERT_EQ(theirs.values.size(), scores.values.size());
     const double apart = farthest(theirs.values, scores.values) / top;
     EXPECT_LE(apart, 0x1p-6);
@@ -83,7 +83,7 @@ void compare(const std::string& model, std::span<const Plan> plans) {
 
 TEST(ShippedPrecision, ADenseModelIsTheSameUnderPlans) { compare("box-dense", kDense); }
 
-TEST(ShippedPrecision, OneOfExpertsIsTheSameUnderPlans) {
+TEST(ShippedPrecision, AnMoeModelIsTheSameUnderPlans) {
   if (is_long()) {
     compare("quickstart", kDense);
   }

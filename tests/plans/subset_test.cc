@@ -56,7 +56,7 @@ void train_together(Part& one, Part& other, uint64_t seed) {
   there.get();
 }
 
-TEST(Subset, TwoHalvesTrainAsTheWholeDoes) {
+TEST(Subset, TwoHalvesOfTheRanksTrainLikeAllInOneProcess) {
   std::string seeds;
   int tried = 0;
   for (uint64_t seed = 1; tried < 8; ++seed) {

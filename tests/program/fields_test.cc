@@ -256,7 +256,7 @@ TEST(ProgramFields, ListsAreInTheHash) {
   differs("order", [](Program& p) { std::swap(p.classes[0].tasks[3], p.classes[0].tasks[4]); });
 }
 
-TEST(ProgramFields, TheComparisonSeesWhatIsNoPlace) {
+TEST(ProgramFields, TheDiffShowsEveryChangeButPlacesAndLabels) {
   const Program good = pipeline_with_experts();
   const std::string text = print(good);
   every_change(good, [&](const Change& c) {

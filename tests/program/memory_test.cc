@@ -15,7 +15,7 @@ namespace {
 
 using Ranges = std::vector<Range>;
 
-TEST(Ranges, JoinAndDiffer) {
+TEST(Ranges, AreJoinedAndSubtracted) {
   EXPECT_EQ(joined({{8, 9}, {0, 2}, {1, 4}, {4, 5}}), (Ranges{{0, 5}, {8, 9}}));
   EXPECT_EQ(without({{0, 5}, {8, 9}}, {}), (Ranges{{0, 5}, {8, 9}}));
   EXPECT_EQ(without({{0, 5}, {8, 12}}, {{1, 2}, {4, 9}}), (Ranges{{0, 1}, {2, 4}, {9, 12}}));
@@ -75,7 +75,7 @@ Program program_of(int64_t first, int64_t end, int64_t inputs,
   return program;
 }
 
-TEST(MemoryBeyond, CountsWhatIsNotThereYet) {
+TEST(MemoryBeyond, CountsOnlyAdditionalMemory) {
   const Program training = program_of(0, 3, 1, {{"w", 2}});
   const Program other = program_of(2, 5, 3, {{"w", 2}, {"kv", 1}});
   const auto pages = [](int64_t n) { return std::vector<int64_t>{n * kPageBytes}; };
@@ -261,7 +261,7 @@ int64_t bytes_in_flight(const std::vector<int32_t>& second) {
 
 /// Received messages are known by rank, not by class: rank 0 has one peer with a message that
 /// implies the first number; others have two.
-TEST(MessagesInFlight, AreThoseOfTheRankThatHasMost) {
+TEST(MessagesInFlight, CountTheRankWithTheMost) {
   EXPECT_EQ(bytes_in_flight({2, 3, 0, 1}), 16);
   EXPECT_EQ(bytes_in_flight({2, 0, 3, 1}), 24);
   EXPECT_EQ(bytes_in_flight({1, 0, 3, 2}), 24);

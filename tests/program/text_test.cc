@@ -53,7 +53,7 @@ TEST(ProgramText, SkipsCommentsAndEmptyLines) {
   EXPECT_EQ(print(parse_program(spaced)), text);
 }
 
-TEST(ProgramText, PrintsOneClassAndDot) {
+TEST(ProgramText, PrintsASingleClassAlsoAsDot) {
   for (uint64_t seed = 1;; ++seed) {
     const Program p = compiled(seed).program;
     if (p.classes.size() < 2 || p.classes[0].name == p.classes[1].name) continue;
@@ -69,7 +69,7 @@ TEST(ProgramText, PrintsOneClassAndDot) {
   }
 }
 
-TEST(TaskName, SaysWhereInTheModel) {
+TEST(TaskName, NamesTheLayerMicroBatchAndPhase) {
   Program p;
   p.num_layers = 4;
   p.classes.emplace_back().name = "stage0";
@@ -159,7 +159,7 @@ TEST(ProgramText, NamesTheLineAndTheFault) {
   expect("hocket-program 2\nrole 0 all mesh=\"pp:1048576 dp:2\"\nend\n", "too large");
 }
 
-TEST(ProgramText, ACutTextIsCalledThat) {
+TEST(ProgramText, ReportsThatATextIsCutOff) {
   const std::string text = print(compiled(1).program);
   const size_t step = test::is_long() ? 97 : 487;
   for (size_t length = 40; length + 4 < text.size(); length += step) {
@@ -259,7 +259,7 @@ TEST(ProgramText, NamesOfEnumsParse) {
   EXPECT_THROW(parse_phase(""), Error);
 }
 
-TEST(ProgramGroups, MembersAndPeers) {
+TEST(ProgramGroups, HaveTheMembersAndPeersOfTheirAxes) {
   Program p;
   p.roles = {{"all", {{{"pp", 3}, {"edp", 2}, {"ep", 2}}}}};
   p.classes.resize(3);

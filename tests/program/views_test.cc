@@ -83,7 +83,7 @@ struct Space {
   }
 };
 
-TEST(Views, OverlapAndOffsets) {
+TEST(Views, OverlapExactlyWhereTheyShareElements) {
   for (int32_t dim : {0, 1, 2, kNone}) {
     for (int round = 0; round < 40; ++round) {
       Space space;
@@ -135,7 +135,7 @@ TEST(Views, OverlapAndOffsets) {
   }
 }
 
-TEST(Views, TextAndBack) {
+TEST(Views, PrintAndParseToTheSame) {
   Space space;
   space.add(0);
   space.add(0);

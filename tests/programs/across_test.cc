@@ -95,8 +95,8 @@ struct Experts {
   }
 };
 
-/// Attention on `attention` ranks, each with whole sequences, and experts on `ranks` others.
-/// Tokens, their experts and weights go there, and the experts' results come back.
+/// Returns a program with attention on `attention` ranks, each with whole sequences, and experts on
+/// `ranks` others. Tokens, their experts and weights go there, and the results come back.
 ProgramBuilder two_roles(int32_t attention, int32_t ranks, int64_t experts) {
   ProgramBuilder w({{"dp", attention}});
   w.program.roles[0].name = "attention";
@@ -177,7 +177,8 @@ ProgramBuilder two_roles(int32_t attention, int32_t ranks, int64_t experts) {
   return w;
 }
 
-/// Experts that the ranks do not divide, in one role: ranks with equal numbers of them are a class.
+/// Returns a program of one role whose ranks do not divide the experts. Ranks with equally many
+/// experts form a class.
 ProgramBuilder ragged_experts(int32_t ranks, int64_t experts) {
   ProgramBuilder w({{"ep", ranks}});
   const TensorId h = w.input("h", f64({kTokens, kWidth}));
@@ -300,7 +301,8 @@ TEST(Across, MutantsOfRandomTransfersAreRefusedOrEqual) {
   expect_mutants_refused_or_equal(random_cases());
 }
 
-/// From a rank to another role and back: a tensor that a codec left, or a flat buffer of two.
+/// Content of the tensor that goes to another role and back: exact, decoded from a lossy codec, or
+/// a flat buffer of two tensors.
 enum class Given { exact, decoded, flat };
 ProgramBuilder there_and_back(Given given) {
   ProgramBuilder w({{"a", 1}});
@@ -396,7 +398,7 @@ TEST(Across, ATransferIsAsLongAsItsBusiestLink) {
   EXPECT_EQ(traffic(fewer, 0, true), kAll / 2);   // each of two takes half
   EXPECT_EQ(traffic(fewer, 0, false), kAll / 2);  // each of two gives half
   EXPECT_EQ(traffic(more, 1, false), kAll / 2);
-  // One rank that gives all of it to each of three.
+  // One rank sends the whole tensor to each of three.
   ProgramBuilder w({{"a", 1}});
   const TensorId x = w.input("x", f64({10}));
   w.send_to(1, w.input_buffer(x), x, {});

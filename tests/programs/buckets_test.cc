@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buckets: several parameters in one flat buffer, cut among ranks without regard to where one ends
-// and the next begins. Optimizer states sharded so, gradients that are scattered into shards,
-// parameters that are gathered, freed and gathered again.
+// Buckets: several parameters in one flat buffer, which is sharded over ranks without regard to
+// the borders of parameters. Sharded optimizer states; gradients that are reduce-scattered into
+// shards; parameters that are gathered, freed and gathered again.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,8 +28,8 @@ using program::kNone;
 
 constexpr int64_t kTokens = 12;
 
-/// Two products after each other and one beside them, with their gradients and the optimizer: of
-/// three parameters of 12, 8 and 6 elements, or of the first two.
+/// Two products in a chain and one beside them, with gradients and the optimizer. The parameters
+/// have 12, 8 and 6 elements; the third one is optional.
 struct Model {
   ProgramBuilder w;
   int32_t micro_batches;
@@ -81,7 +81,7 @@ struct Model {
     return list;
   }
   int64_t elements() const { return begins().back(); }
-  /// Adds a bucket of `elements` elements; the parameters, or a state of each.
+  /// Adds a bucket of `elements` elements, with the parameters or one state of each.
   BufferId bucket(const char* prefix, const std::string& name, int64_t elements,
                   const Layout& layout) {
     std::vector<ProgramBuilder::BucketEntry> places;
@@ -124,7 +124,7 @@ struct Model {
       give(w.input_buffer(du, tokens, micro_batch), rows, grads[2]);
     }
   }
-  /// From the shards of the gradients to the new shards of parameters and states.
+  /// Updates the shards of parameters and states by the shard of the gradients.
   void update(BufferId shard, BufferId grads, const std::vector<std::string>& axes,
               int64_t elements, const Layout& sharded) {
     const BufferId norm = w.step_buffer(f64({1})), coef = w.step_buffer(f64({1}));
@@ -149,8 +149,8 @@ struct Model {
 
 int64_t padded(int64_t elements, int64_t ranks) { return (elements + ranks - 1) / ranks * ranks; }
 
-/// States sharded: gradients are scattered, each rank updates its shard of the parameters, which
-/// are then gathered.
+/// Returns a program with sharded states (ZeRO-1): gradients are reduce-scattered, each rank
+/// updates its shard of the parameters, and these are gathered.
 ProgramBuilder sharded_states(int32_t ranks, bool third, int32_t micro_batches = 1) {
   Model m({{"dp", ranks}}, micro_batches, third);
   ProgramBuilder& w = m.w;
@@ -172,7 +172,8 @@ ProgramBuilder sharded_states(int32_t ranks, bool third, int32_t micro_batches =
   return std::move(m.w);
 }
 
-/// Gradients sharded too: those of every micro-batch are scattered at once, and shards are added.
+/// Returns a program with sharded gradients, too (ZeRO-2): those of every micro-batch are
+/// reduce-scattered, and the shards are accumulated.
 ProgramBuilder sharded_gradients(int32_t ranks, bool third) {
   Model m({{"dp", ranks}}, 2, third);
   ProgramBuilder& w = m.w;
@@ -198,8 +199,8 @@ ProgramBuilder sharded_gradients(int32_t ranks, bool third) {
   return std::move(m.w);
 }
 
-/// Parameters sharded: gathered before the forward pass, freed, and gathered again for the backward
-/// pass. Nothing is left of them but shards.
+/// Returns a program with sharded parameters (ZeRO-3): gathered before the forward pass, freed, and
+/// gathered again for the backward pass. Between steps only shards exist.
 ProgramBuilder sharded_parameters(int32_t ranks, bool third, int32_t micro_batches) {
   Model m({{"dp", ranks}}, micro_batches, third);
   ProgramBuilder& w = m.w;
@@ -226,7 +227,8 @@ ProgramBuilder sharded_parameters(int32_t ranks, bool third, int32_t micro_batch
   return std::move(m.w);
 }
 
-/// The scatter as a ring of messages: blocks of the bucket travel, whatever tensors they are of.
+/// Returns a program whose reduce-scatter is a ring of messages: blocks of the bucket travel,
+/// regardless of the borders of tensors.
 ProgramBuilder ring_of_blocks(int32_t ranks) {
   Model m({{"dp", ranks}}, 1, true);
   ProgramBuilder& w = m.w;
@@ -253,8 +255,8 @@ ProgramBuilder ring_of_blocks(int32_t ranks) {
   return std::move(m.w);
 }
 
-/// A table of tokens that is also the head: its gradient is the sum of two ops' parts. Its bucket
-/// also has a parameter with other parts on other ranks.
+/// Returns a program with a tied embedding, whose gradient is the sum of two ops' outputs. Its
+/// bucket also has a parameter that is split over ep.
 ProgramBuilder tied_and_split(int split_dim) {
   ProgramBuilder w({{"dp", 2}, {"ep", 2}});
   const Attrs vocab{{"vocab", int64_t{8}}};
@@ -324,8 +326,8 @@ ProgramBuilder tied_and_split(int split_dim) {
   return w;
 }
 
-/// Parameters of any shapes, in a bucket in any order with gaps between them, sharded over ranks.
-/// Gradients are reduce-scattered, shards updated, and gathered for readers of all of them.
+/// Returns a program with random parameters in a sharded bucket, in any order and with gaps.
+/// Gradients are reduce-scattered, shards are updated, and gathered for their readers.
 ProgramBuilder random_bucket(uint64_t seed) {
   Rng rng(seed);
   const auto ranks = static_cast<int32_t>(rng.between(2, 4));
@@ -408,8 +410,8 @@ ProgramBuilder random_bucket(uint64_t seed) {
   return w;
 }
 
-/// The norm of a tensor of 4 rows of 8. Every rank has half of its columns and squares the elements
-/// between the bounds, part by part; all ranks square the rest.
+/// Returns a program for the norm of a tensor of 4 rows of 8. Every rank has half of the columns
+/// and squares the elements between the bounds, part by part; all ranks square the rest.
 ProgramBuilder norm_of_columns(const std::vector<int64_t>& bounds) {
   ProgramBuilder w({{"dp", 2}});
   const TensorId g = w.input("g", f64({4, 8}));
@@ -479,7 +481,7 @@ TEST(Buckets, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases(
 
 /// Equal numbers of elements of columns and of whole rows are different elements, unless the
 /// columns are whole rows.
-TEST(Buckets, ElementsOfColumnsAreNotThoseOfRows) {
+TEST(Buckets, ColumnsAndRowsOfEqualSizeAreDifferentElements) {
   for (const auto& [bounds, ok] :
        {std::pair<std::vector<int64_t>, bool>{{4, 12}, true}, {{2, 14}, false}, {{4, 10}, false}}) {
     ProgramBuilder w = norm_of_columns(bounds);
@@ -506,8 +508,8 @@ TEST(Buckets, ParametersAreFreed) {
   EXPECT_LE(places.size(), 3u);
 }
 
-/// Ranks with parameters in shards of a bucket, and one with plain parameters. Values filled in
-/// either form are read in the other, and a program of another form does not follow.
+/// Three ranks hold parameters in shards of a bucket, one rank holds them whole. The host fills
+/// both alike and reads the same values. A store refuses a program with another layout.
 TEST(Buckets, TheHostFillsAndReadsThem) {
   const auto ranks_of = [](int32_t count) {
     return std::make_unique<runtime::LocalRanks>(count, kernels::cpu_backend(),
@@ -537,7 +539,7 @@ TEST(Buckets, TheHostFillsAndReadsThem) {
   EXPECT_THROW(many.at(0).expect_same_layouts(other.program), Error);
 }
 
-/// The first problem of a program that something was done to.
+/// Edits a program and returns the first problem that the check reports.
 check::Problem problem_of(ProgramBuilder w, const std::function<void(ProgramBuilder&)>& edit) {
   edit(w);
   w.finish();
@@ -571,8 +573,8 @@ void remove_task(ProgramBuilder& w, const std::string& op, size_t which = 0) {
   } while (false)
 
 TEST(Buckets, APartThatIsWrittenDoesNotBringBackTheRest) {
-  // A gradient is in its place in a bucket when a task that is done again puts its output there;
-  // then the other gradient is written beside it.
+  // A gradient is in its place in a bucket when a repeated task puts its output over it. Then the
+  // other gradient is written beside it.
   ProgramBuilder w = tied_and_split(0);
   w.finish();
   auto& tasks = w.program.classes[0].tasks;
@@ -592,7 +594,7 @@ TEST(Buckets, APartThatIsWrittenDoesNotBringBackTheRest) {
   EXPECT_EQ(verdict.problems[0].rule, "overwritten") << to_text(verdict);
 }
 
-TEST(Buckets, RefusalsSayWhatIsMissing) {
+TEST(Buckets, RefusalsNameWhatIsMissing) {
   // The norm of a rank's own shard; the parameters before they are gathered; a shard that is
   // updated with that of the next rank; padding that nothing has cleared.
   EXPECT_SAYS(
@@ -614,7 +616,7 @@ TEST(Buckets, RefusalsSayWhatIsMissing) {
   EXPECT_SAYS(
       problem_of(sharded_states(3, false), [](ProgramBuilder& w) { remove_task(w, "zero"); }),
       "view-tiled", "only");
-  // A block of gradients that were not added up.
+  // A block of gradients that were not reduced.
   EXPECT_SAYS(problem_of(sharded_states(4, false),
                          [](ProgramBuilder& w) {
                            program::Task& scatter = task_of(w, "reduce_scatter");
@@ -643,7 +645,7 @@ TEST(Buckets, RefusalsSayWhatIsMissing) {
   }
 }
 
-TEST(Buckets, SlotsThatAreNoPartsOfTheirTensors) {
+TEST(Buckets, RefuseSlotsThatAreNotPartsOfTheirTensors) {
   // Declares a dim that no tensor here has, so that the bucket's content after the step is wrong in
   // any case.
   const auto spoil = [](ProgramBuilder& w) {
@@ -656,7 +658,7 @@ TEST(Buckets, SlotsThatAreNoPartsOfTheirTensors) {
   EXPECT_SAYS(problem_of(sharded_states(4, false), spoil), "named-tensor", "no such dims");
 }
 
-/// Returns the refusal of a task on views of a tensor of two rows of three.
+/// Returns the first problem of a program that uses views of a tensor of two rows of three, or "".
 std::string said_of_views(const std::function<void(ProgramBuilder&, BufferId)>& use) {
   ProgramBuilder w({{"dp", 1}});
   const TensorId x = w.input("x", f64({2, 3}));
@@ -671,7 +673,7 @@ std::string said_of_views(const std::function<void(ProgramBuilder&, BufferId)>& 
   return verdict.ok() ? "" : verdict.problems[0].rule + ": " + verdict.problems[0].text;
 }
 
-TEST(Buckets, PartsOfRowsAreNoRows) {
+TEST(Buckets, AViewOfWholeRowsMustBeginAtARow) {
   const auto copy_of = [](const graph::Dims& dims, int64_t begin) {
     return [=](ProgramBuilder& w, BufferId x) {
       w.task("copy", {}, {w.flat_view(x, dims, begin)}, {w.step_buffer(f64(dims))});
@@ -695,7 +697,7 @@ TEST(Buckets, OtherElementsAreNotAddedUp) {
   EXPECT_NE(said_of_views(sum_with(2)), "");
 }
 
-/// Shards that go around the ranks of a second role: along an axis of theirs, not of the first one.
+/// Shards move around the ranks of a second role, along its own axis.
 TEST(Buckets, MoveAlongTheAxesOfTheirRole) {
   for (const int32_t hops : {0, 1, 2}) {
     ProgramBuilder w({{"dp", 2}});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An all-reduce with parts that travel as codes. Every rank encodes its own part, all codes are
-// gathered, and every rank adds up the decoded parts, its own included, so that all get equal
+// An all-reduce of compressed parts. Every rank encodes its own part, all codes are gathered, and
+// every rank adds up the decoded parts. It decodes its own part, too, so that all ranks get equal
 // results.
 #include <gtest/gtest.h>
 
@@ -24,7 +24,8 @@ const Attrs kToF64{{"dtype", std::string("f64")}};
 /// Form of a rank's own addend.
 enum class Own { decoded, exact };
 
-/// A weight gradient, summed over ranks that have different tokens. `through`: a codec.
+/// Returns a program for a weight gradient, reduced over ranks with different tokens through a
+/// codec.
 ProgramBuilder all_reduce(const std::string& through, int32_t ranks, Own own = Own::decoded) {
   ProgramBuilder w({{"dp", ranks}});
   const TensorId dy = w.input("dy", f64({kTokens, kRows})),
@@ -115,7 +116,7 @@ TEST(Codecs, Int8LosesLittle) {
   }
 }
 
-/// Rules of the problems of a program that is written to its end.
+/// Finishes a program and returns the rules of the problems that the check reports.
 std::string refused_by(ProgramBuilder& w, std::string* text = nullptr) {
   w.finish();
   const check::Verdict verdict = check::check(w.program, w.graph);

@@ -197,7 +197,7 @@ TEST(Parts, EachIsATaskOfItsOwn) {
   EXPECT_FALSE(program::has_parts(expanded.program));
 }
 
-TEST(Parts, RefuseWhatCannotBeCut) {
+TEST(Parts, RefuseTasksThatCannotBeCut) {
   const auto refused = [](const std::function<void(program::RankClass&)>& spoil) {
     ProgramBuilder w = by_hand(3);
     spoil(w.program.classes[0]);

@@ -29,6 +29,7 @@
 #include "program/views.h"
 #include "runtime/local_ranks.h"
 #include "sim/simulator.h"
+#include "tests/cluster_util.h"
 #include "tests/compare_util.h"
 
 namespace hocket::test {
@@ -561,20 +562,13 @@ std::string difference(const Results& got, const Results& want) {
 }
 
 cost::Cluster one_node(int32_t ranks) {
-  cost::Cluster cluster = cost::parse_cluster(R"(
-name: test
-nodes: 1
-devices_per_node: 1
-device:
-  name: test device
-  memory: {value: 1GB}
-  memory_bandwidth: {value: 100GB/s}
-  peak: {f64: {value: 1TFLOP/s}, f32: {value: 2TFLOP/s}}
-  host: {kernels: {value: 10GB/s}, copies: {value: 20GB/s}}
-)",
-                                              "test.yaml");
-  cluster.devices_per_node = ranks;
-  cluster.links.intra = {{1e-6, ""}, {10e9, ""}, {1, ""}};
+  cost::Cluster cluster = cluster_of(1, ranks);
+  cluster.device.peak.f64.value = 1e12;
+  cluster.device.peak.f32.value = 2e12;
+  cluster.device.host.kernels.value = 10e9;
+  cluster.device.host.copies.value = 20e9;
+  cluster.links.intra = link_of(1e-6, 10e9);
+  cluster.links.inter = {};
   return cluster;
 }
 

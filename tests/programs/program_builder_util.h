@@ -137,36 +137,37 @@ struct Copy {
   std::vector<double> values;
   std::vector<bool> held;
 };
-/// Every copy of the results: of outputs, and of parameters and states after the step. The seed
-/// decides the random inputs, parameters and states before it.
+/// All copies of outputs, and of parameters and states after the step. The seed decides the random
+/// values before it.
 using Results = std::map<std::string, std::vector<Copy>>;
-/// Random values of an input, parameter or state, by its type; micro-batch kNone: of the step.
+/// Returns random values of an input, parameter or state. Micro-batch kNone: an input of the step.
 std::vector<std::byte> values_of(const graph::Tensor& tensor, int32_t micro_batch, uint64_t seed);
-/// Results of all ranks of the program. Arena memory that was never written is NaN.
+/// Runs the program on all ranks and returns its results. Unwritten arena memory is NaN.
 Results run(const ProgramBuilder& builder, const program::Program& program, uint64_t seed);
-/// Results of the graph, lowered for one rank.
+/// Lowers the graph for one rank, runs it and returns its results.
 Results run_alone(const ProgramBuilder& builder, uint64_t seed);
 /// Runs the program task by task, every rank in a thread of its own, and compares every complete
-/// value when it is written. "" or the first one that differs. Error: it does not run so.
+/// value when it is written. Returns "" or the first one that differs. Throws Error if the program
+/// does not run.
 std::string run_watched(const ProgramBuilder& builder, const program::Program& program,
                         const ExpectedOutputs& values, uint64_t seed);
-/// "" if all copies are the same up to 1e-10, relative, and every element is in one.
+/// Returns "" if all copies equal the wanted ones up to 1e-10, relative, and cover every element.
 std::string difference(const Results& got, const Results& want);
 
-/// Ranks of 1 TFLOP/s (f64) on one node, with links of 10 GB/s.
+/// Returns one node of devices with 1 TFLOP/s (f64), known hosts, and links of 10 GB/s.
 cost::Cluster one_node(int32_t ranks);
 
-/// A program, and kinds of mutation that its mutants must have a good share of.
+/// A program, and the kinds of mutation that must be well represented among its mutants.
 struct ProgramCase {
   std::string name;
   std::function<ProgramBuilder()> make;
   std::vector<std::string> kinds{};
 };
 
-/// Each is proven, equals one rank at every complete value, and is simulated.
+/// Expects that each program is proven, equals one rank at every complete value, and is simulated.
 void expect_proven_run_simulated(std::span<const ProgramCase> cases);
-/// Each mutant is refused, or equals one rank at every complete value. Prints what the seed of a
-/// failure is:
+/// Expects that each mutant is refused, or equals one rank at every complete value. Prints the seed
+/// of a failure. Variables of the environment:
 ///   HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each, and which
 ///   HOCKET_RUN_REFUSED=1: runs those refused for their values, too, and counts which give the same
 void expect_mutants_refused_or_equal(std::span<const ProgramCase> cases);

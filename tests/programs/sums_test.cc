@@ -118,7 +118,7 @@ ProgramBuilder halving_doubling_by_bits(int32_t bits) {
   return w;
 }
 
-/// The ring, in which the ranks come in another order than that of their numbers.
+/// Returns a ring all-reduce in which neighbours do not have consecutive numbers.
 ProgramBuilder ring_in_another_order(const std::vector<int32_t>& order) {
   const int32_t ranks = static_cast<int32_t>(order.size());
   Gradient g({{"dp", ranks}});
@@ -154,8 +154,8 @@ ProgramBuilder ring_in_another_order(const std::vector<int32_t>& order) {
   return w;
 }
 
-/// Inside a node by blocks, across nodes the sum of each block, inside again: two blocks of rows
-/// after each other.
+/// Returns a hierarchical all-reduce: reduce-scatter inside nodes, all-reduce of each block across
+/// nodes, all-gather inside nodes. Two blocks of rows, one after the other.
 ProgramBuilder two_level_all_reduce() {
   Gradient g({{"node", 2}, {"local", 2}});
   ProgramBuilder& w = g.w;
@@ -171,8 +171,8 @@ ProgramBuilder two_level_all_reduce() {
   return w;
 }
 
-/// A product with its inner dim cut: the halves of tokens one after the other, each reduced at
-/// once.
+/// Returns a product whose inner dim is split over ranks. Its tokens are computed in chunks, each
+/// reduced at once.
 ProgramBuilder chunked_product(int64_t chunks) {
   ProgramBuilder w({{"tp", 2}});
   const TensorId x = w.input("x", f64({12, 6})), weight = w.input("W", f64({5, 6}));
@@ -259,7 +259,7 @@ TEST(SumsInSteps, ProvenRunAndSimulated) { expect_proven_run_simulated(cases());
 TEST(SumsInSteps, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
 
 /// Some rows of a gradient are reduced, others are a rank's own partial sums.
-TEST(Sums, RowsOfDifferentAddendsAreNoValue) {
+TEST(Sums, RowsWithDifferentAddendsDoNotFormAValue) {
   for (const bool all : {true, false}) {
     Gradient g({{"dp", 2}});
     for (const int64_t begin : {0, 4}) {
@@ -280,9 +280,9 @@ TEST(Sums, RowsOfDifferentAddendsAreNoValue) {
   }
 }
 
-/// A part comes in a message that waits for no kernel: it must find the memory of the whole free,
-/// whatever the task that writes the other part has waited for.
-TEST(Sums, PartsThatWaitForNoOthersFindTheirMemoryFree) {
+/// One part of a buffer arrives in a message that waits for no kernel. The memory of the whole must
+/// be free by then, regardless of the task that writes the other part.
+TEST(Sums, PartsThatDoNotWaitNeedFreeMemory) {
   ProgramBuilder w({{"dp", 2}});
   const TensorId x = w.input("x", f64({8})), z = w.input("z", f64({8}));
   const TensorId before = w.apply("h", "add", {}, {x, x})[0];
@@ -307,7 +307,7 @@ TEST(Sums, PartsThatWaitForNoOthersFindTheirMemoryFree) {
   EXPECT_EQ(verdict.problems[0].rule, "race") << to_text(verdict);
 }
 
-/// The comparison at every write is independent of the run's own computation.
+/// The comparison at every write has its own expected values: another seed makes it fail.
 TEST(Sums, WritesOfOtherValuesAreSeen) {
   ProgramBuilder w = ring_all_reduce(4);
   w.finish();

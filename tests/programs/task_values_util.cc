@@ -165,14 +165,14 @@ const Whole* experts_of(const check::Reference& reference, ExprId expr, TermValu
   return route < 0 ? nullptr : terms.of(reference, reference.terms.inputs(route)[0]);
 }
 
-/// Returns whether the term's elements count the rank's own rows.
+/// Returns whether the term's elements are row numbers, which depend on the rank.
 bool counts_rows(const check::Reference& reference, ExprId expr) {
   const check::Expr& term = reference.terms[expr];
   if (term.kind != check::Expr::Kind::output) return false;
   return term.b == reference.keys[reference.terms.app(term.a).key].rules->routing.row_of;
 }
 
-/// The numbers in a list of runs.
+/// Returns the numbers in a list of runs.
 std::vector<int64_t> numbers_in(const std::vector<Run>& runs) {
   std::vector<int64_t> list;
   for (const Run& run : runs) {
@@ -183,7 +183,7 @@ std::vector<int64_t> numbers_in(const std::vector<Run>& runs) {
   return list;
 }
 
-/// Rows of a routed tensor that are there, by expert and token, as they lie in the whole.
+/// Returns the rows of the whole routed tensor that are held here, ordered by expert and token.
 std::vector<int64_t> rows_of(const Held& held, const Whole& experts) {
   const int64_t tokens = experts.type.dims[0];
   const int64_t chosen = experts.type.dims[1];
@@ -236,8 +236,9 @@ std::vector<int64_t> ExpectedOutputs::indices(const Held& held, const Whole& who
 
 void ExpectedOutputs::note(const check::OutputValue& written, const program::Program& program,
                            TermValues& terms) {
-  // Skips lossy and unfinished values, and values of no tensor; compares zeros. Where a collective
-  // between classes is followed once for every sort of instance, the last one stays: they agree.
+  // Skips lossy and unfinished values, and values of no tensor; compares zeros. A collective
+  // between classes is visited once per sort of instance; all visits agree, and the last one is
+  // kept.
   const check::TaskRef ref = written.task;
   auto& by_rank = expected_[{ref.cls.value(), ref.task.value(), written.output}];
   by_rank.clear();

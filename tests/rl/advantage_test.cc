@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-TEST(RlAdvantages, AreThoseOfVerl) {
+TEST(RlAdvantages, EqualThoseOfVerl) {
   int cases = 0;
   for (const json& test : fixture::all().at("verl").at("advantages")) {
     engine::RlSection section;
@@ -147,7 +147,7 @@ TEST(RlWeights, AreMeansOverTheWholeUpdate) {
   EXPECT_EQ(none[0].weights, std::vector<double>(2, 0));
 }
 
-TEST(RlCorrection, CountsAndLimits) {
+TEST(RlCorrection, CapsOrMasksRatiosAndCountsThem) {
   engine::RlSection section;
   std::vector<LossInputs> loss_inputs{inputs_of(0, 1, 2), inputs_of(0, 0, 2)};
   loss_inputs[0].old = {-1, -1 + std::log(3)};
@@ -222,7 +222,7 @@ double choose(int64_t n, int64_t k) {
   return k > n ? 0 : ways;
 }
 
-TEST(RlAdvantages, PassAtK) {
+TEST(RlAdvantages, PassAtKMatchesItsDefinition) {
   for (int64_t n = 1; n <= 12; ++n) {
     for (int64_t c = 0; c <= n; ++c) {
       for (int64_t k = 1; k <= n; ++k) {

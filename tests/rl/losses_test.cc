@@ -160,8 +160,8 @@ void expect_losses_of(const char* package) {
   EXPECT_GT(cases, 20);
 }
 
-TEST(RlLosses, AreThoseOfVerl) { expect_losses_of("verl"); }
-TEST(RlLosses, AreThoseOfTrl) { expect_losses_of("trl"); }
+TEST(RlLosses, EqualThoseOfVerl) { expect_losses_of("verl"); }
+TEST(RlLosses, EqualThoseOfTrl) { expect_losses_of("trl"); }
 
 TEST(RlLosses, ValueLossIsThatOfVerl) {
   for (const json& test : fixture::all().at("verl").at("values")) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ctest: slow
-// The page of a training by rewards: hostile texts stay text, values are there, size is bounded,
-// the first step survives a resume. HOCKET_REPORT_DEMO=<folder> keeps the pages for viewing (as
-// tests/diagnose/report_browser_test.py does).
+// The report of a training by rewards: hostile texts stay text, values are shown, the size is
+// bounded, and the first step survives a resume. HOCKET_REPORT_DEMO=<folder> keeps the pages for
+// viewing (as tests/diagnose/report_browser_test.py does).
 #include "rl/report.h"
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ const std::string kNasty =
     "</script><script>document.title='broken'</script></pre><!-- \"'\\\n@DATA@ &lt;"
     "<!--first step ends--><img src=x onerror=alert(1)>";
 
-/// Tokens 0 to 255 are bytes; then come an end, and texts that would act on the page.
+/// Returns a tokenizer of all bytes, an end token, and tokens that would break an unescaped page.
 data::Tokenizer hostile_tokenizer() {
   data::TokenizerSpec spec;
   for (int b = 0; b < 256; ++b) {
@@ -142,8 +142,8 @@ Step step_of(int64_t groups, int64_t answers, const std::vector<int32_t>& ids,
   return step;
 }
 
-/// Elements of HTML with tags that must nest, as a parser reads them: text outside of tags,
-/// attributes in double quotes. Fails at anything that was not written by the report.
+/// HTML as a strict parser reads it: tags must nest, attributes be in double quotes. `fault` names
+/// the first thing that the report does not write.
 struct Parsed {
   std::map<std::string, int> tags;
   std::vector<std::string> titles;
@@ -258,7 +258,7 @@ TEST_F(RlReport, ShowsValuesSamplesAndState) {
         "Sampling and training differ", "mean reward of the samples"}) {
     EXPECT_NE(parsed.text.find(text), parsed.text.npos) << text;
   }
-  EXPECT_EQ(parsed.text.find("raw logits"), parsed.text.npos);  // those shown are at 0.7, too
+  EXPECT_EQ(parsed.text.find("raw logits"), parsed.text.npos);  // both are at 0.7
   // Two steps of four groups of six, and the evaluation's, which has no advantages.
   EXPECT_EQ(parsed.tags.at("details"), 3 * 4 + 1);
   EXPECT_EQ(occurrences(page, "class=\"n4\""), 2 * 4 * 2 * 4);
@@ -391,13 +391,13 @@ TEST_F(RlReport, ResumedTrainingKeepsTheFirstStep) {
     EXPECT_EQ(occurrences(page, ">later prompt"), 1);
     EXPECT_EQ(parse_html(main_part(page)).fault, "");
   }
-  // Another training into the folder begins its own.
+  // Another training in the same folder does not show these samples.
   Report report(r, tokenizer, "hocket rl run.yaml");
   report.take_step(1, later.samples, later.loss_inputs, later.prompt_of());
   EXPECT_EQ(occurrences(report.html(Report::State::running, 1, 40), "first prompt"), 0);
 }
 
-TEST_F(RlReport, SaysWhatIsMissing) {
+TEST_F(RlReport, NamesMissingData) {
   const data::Tokenizer tokenizer = hostile_tokenizer();
   const engine::Run r = run();
   const Report report(r, tokenizer, "");
@@ -407,7 +407,7 @@ TEST_F(RlReport, SaysWhatIsMissing) {
   EXPECT_NE(page.find("No metrics were recorded."), page.npos);
 }
 
-TEST(RlReportMetrics, ResumedLinesReplaceThose) {
+TEST(RlReportMetrics, ResumedStepsReplaceEarlierLinesOfTheSameStep) {
   const std::string path = testing::TempDir() + "rl_report_metrics.jsonl";
   write_file_atomic(
       path,

@@ -129,7 +129,7 @@ TEST_F(RewardExec, ReadsNumbersAndObjects) {
   EXPECT_FALSE(part.failed);
 }
 
-TEST_F(RewardExec, NamesWhatACommandDidInstead) {
+TEST_F(RewardExec, ErrorsNameTheCommandsWrongAnswer) {
   struct Case {
     const char* body;
     const char* error;

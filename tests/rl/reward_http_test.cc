@@ -116,7 +116,7 @@ TEST(RewardHttp, FindsTheNumber) {
   EXPECT_TRUE(holds(error_in([&] { score(marked.get(), "Score: nan"); }), "has no number"));
 }
 
-TEST(RewardHttp, NamesWhatTheServerDidInstead) {
+TEST(RewardHttp, ErrorsNameTheServersWrongAnswer) {
   FakeJudge judge;
   const auto reward = make_reward(judge_section(judge.url()), "judges");
   const auto error = [&](int status, const std::string& body) {

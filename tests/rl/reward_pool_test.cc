@@ -77,7 +77,7 @@ TEST(RewardPool, FailuresArePrintable) {
   EXPECT_EQ(sample.rewards.at("exec").error.find('\033'), std::string::npos);
 }
 
-TEST(RewardPool, GivesUp) {
+TEST(RewardPool, GivesUpWithoutWaitingForPendingRewards) {
   RewardPool pool(rl_of({command_of("sleep 60; echo 1"), section_of("exact")}, 2), "rl");
   const Prompt prompt = task_of("1");
   std::deque<Sample> samples;
@@ -143,7 +143,7 @@ TEST(RewardPool, RecordsFailures) {
   EXPECT_FALSE(second.rewards.at("exact").failed);
 }
 
-TEST(RewardPool, TriesAgain) {
+TEST(RewardPool, RetriesAFailedReward) {
   const std::string path = ::testing::TempDir() + fmt::format("reward_pool_{}", now_ns());
   // The first sample that comes is answered wrongly, the next ones are right.
   engine::RewardSection flaky = command_of("[ -e " + path +

@@ -221,7 +221,7 @@ TEST(Tasks, ProblemsAreAFunctionOfSeedAndIndex) {
   }
 }
 
-TEST(Tasks, NothingOfTheHeldOutIsTrained) {
+TEST(Tasks, HeldOutProblemsAreNeverTrained) {
   for (const TaskOptions& options : all_options()) {
     const TaskProblems problems = draw_problems(options, kSeed, {600, 300, 600});
     ASSERT_EQ(problems.train.size(), 600u);
@@ -259,7 +259,7 @@ TEST(Tasks, NumbersInAnotherOrderAreOneProblem) {
   EXPECT_EQ(prompts.count("1,2,4=7:"), 0u);  // their sum
 }
 
-TEST(Tasks, ProductsComeFirst) {
+TEST(Tasks, ProductsAreEvaluatedBeforeSums) {
   EXPECT_EQ(value_of_expression("2+3*4"), 14);
   EXPECT_EQ(value_of_expression("3-5"), -2);
   EXPECT_EQ(value_of_expression("3-5*2*2+14"), -3);
@@ -275,7 +275,7 @@ std::string message_of(const TaskOptions& options, const TaskSizes& sizes = {10,
   return "";
 }
 
-TEST(Tasks, RefusesWhatATaskDoesNotHave) {
+TEST(Tasks, RefusesUnknownTasksAndOptions) {
   EXPECT_EQ(message_of({"revers"}),
             "[task] no task is called 'revers'; expected copy, reverse, sort, addition, "
             "multi_addition, countdown; try reverse");

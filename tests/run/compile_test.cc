@@ -45,7 +45,7 @@ TEST(CompileProgramText, RefusesOtherRanksAndNodesThanThePlans) {
   moved.erase(at, line.size());
   EXPECT_NE(refusal(run, moved).find("0 ranks per node"), std::string::npos);
 
-  // Found and expected values appear as in the text.
+  // The error shows found and expected values in the syntax of the text.
   const std::string said = refusal(one_rank, text);
   EXPECT_NE(said.find("got mesh=\"pp:1 edp:2 ep:1\""), std::string::npos) << said;
   EXPECT_NE(said.find("expected mesh=\"pp:1 edp:1 ep:1\""), std::string::npos) << said;
@@ -72,7 +72,7 @@ TEST(Compile, MemoryOfTheTransportsCollectivesIsPlanned) {
   EXPECT_TRUE(check::check(c10d.program, c10d.reference).ok());
   EXPECT_NE(program::program_hash(c10d.program), program::program_hash(own.program));
 
-  // Ranks with GPUs have them unless the plan says otherwise.
+  // With plan.ranks: nccl, collectives are c10d's unless plan.collectives asks for our own.
   EXPECT_TRUE(parse_run(text, "test", {"plan.ranks=nccl"}).c10d);
   EXPECT_FALSE(parse_run(text, "test", {"plan.ranks=gloo"}).c10d);
   EXPECT_FALSE(parse_run(text, "test", {"plan.ranks=nccl", "plan.collectives=own"}).c10d);
@@ -89,8 +89,8 @@ TEST(Compile, MemoryOfTheTransportsCollectivesIsPlanned) {
   };
   EXPECT_EQ(messages(own), 0);
 
-  // Ours between processes: two members have, of each phase, a half on its way twice, and one that
-  // comes; threads read each other's memory.
+  // Our own between two processes: in each phase, half of the operand is in flight twice and
+  // received once. Threads read each other's memory and send nothing.
   const Compiled processes = compile(parse_run(text, "test", {"plan.ranks=gloo"}));
   EXPECT_TRUE(check::check(processes.program, processes.reference).ok());
   EXPECT_GE(messages(processes), largest);
@@ -104,7 +104,7 @@ TEST(Compile, MemoryOfTheTransportsCollectivesIsPlanned) {
   EXPECT_EQ(messages(from_text), messages(c10d));
 }
 
-/// A prompt of one token, and one more that ends the answer, take one place.
+/// The shortest sample is a prompt of one token and an end token. It takes one place of a sequence.
 TEST(AnswersPerSequence, HasRoomForTheShortestSamples) {
   const auto most = [](const std::string& loss) {
     return answers_per_sequence(parse_run(

@@ -58,7 +58,7 @@ TEST(RunConfig, EvaluationSetsAreEvaluated) {
   }
 }
 
-TEST(RunConfig, WhatIsHeldOutHasNoWeight) {
+TEST(RunConfig, RefusesAWeightForAHeldOutSource) {
   EXPECT_NO_THROW(
       run_of({"objective=sft", "data.sources=[{path: a, weight: 2}, {path: b, split: valid}]",
               "data.evaluation=[{name: c, sources: [{path: c}]}]"}));
@@ -111,7 +111,7 @@ TEST(RunConfig, GroupsSayTheirLearningRateOnce) {
   EXPECT_ERROR(run_of({"optimizer.groups=[{match: []}]"}), "match is empty");
 }
 
-TEST(RunConfig, OneLengthOfATraining) {
+TEST(RunConfig, RefusesTwoLengthsOfATraining) {
   EXPECT_EQ(run_of({}).config.train.num_steps(), 1000);
   EXPECT_EQ(run_of({"train.steps=7"}).config.train.num_steps(), 7);
   EXPECT_EQ(run_of({"train.tokens=640"}).config.train.num_steps(), 10);
@@ -131,7 +131,7 @@ TEST(RunConfig, NamesAModelsConfigurationInPlaceOfARun) {
   EXPECT_ERROR(resolve_run(path, {}), "is the configuration of a model; expected a run.yaml");
 }
 
-TEST(RunConfig, LabelSmoothingIsOfTheSigmoid) {
+TEST(RunConfig, LabelSmoothingNeedsASigmoidLoss) {
   EXPECT_ERROR(run_of({"preference.label_smoothing=0.1", "preference.loss_type=ipo"}),
                "expected sigmoid or sigmoid_norm");
   run_of({"preference.label_smoothing=0.1", "preference.loss_type=sigmoid_norm"});
@@ -157,7 +157,7 @@ TEST(RunConfig, AReferenceComputedBeforehandNeedsKnownRows) {
   run_of({keys[0], keys[1]});
 }
 
-TEST(RunConfig, RewardsRefuseWhatWouldChangeThemInSilence) {
+TEST(RunConfig, RefusesSettingsThatWouldSilentlyChangeRewards) {
   const auto rl = [](std::vector<std::string> keys) {
     keys.insert(keys.end(), {"objective=rl", "rl.rewards=[{type: exact}]"});
     return run_of(keys);

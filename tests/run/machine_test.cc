@@ -7,7 +7,7 @@
 namespace hocket::engine {
 namespace {
 
-TEST(Machine, CpuName) {
+TEST(Machine, ReadsTheNameOfTheCpu) {
   EXPECT_EQ(
       cpu_name("processor\t: 0\nmodel name\t: AMD EPYC 9B45: 2 cores\nmodel name\t: B\n", "x"),
       "AMD EPYC 9B45: 2 cores");

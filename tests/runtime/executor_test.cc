@@ -103,7 +103,7 @@ Program random_program(uint64_t seed, std::atomic<int>& ran, std::atomic<int>& w
   Builder b;
   const size_t lanes = 1 + rng.below(8), tasks = 20 + rng.below(120);
   std::vector<BufferId> buffers;
-  std::vector<int64_t> holds;  // version, by buffer; -1: never written
+  std::vector<int64_t> holds;  // version of each buffer's content; -1: never written
   auto grow = [&] {
     const auto n = static_cast<int64_t>(1 + rng.below(60));
     buffers.push_back(rng.below(6) ? b.buffer(0, i64s(n))
@@ -187,7 +187,7 @@ TEST(Executor, KeepsTheOrderOfRandomProgramsUnderDelays) {
 }
 
 TEST(Executor, NoticesAMissingDependency) {
-  // Checks that the property above can fail: without dependencies a program goes wrong.
+  // The test above can fail: without a dependency the result is wrong.
   Door door;
   std::atomic<int64_t> seen{-1};
   Builder b;
@@ -213,7 +213,7 @@ TEST(Executor, LanesOverlap) {
   std::atomic<bool> met{true};
   Builder b;
   const BufferId x = b.buffer(0, f64s(8)), y = b.buffer(0, f64s(8));
-  // Each waits for the other: in one lane, or sequentially, neither would return.
+  // Each kernel waits for the other. In one lane neither would return.
   b.task(0, Lane::compute, {}, {x}, [&](const KernelArgs&) {
     compute.open();
     met = met && link.wait();
@@ -297,11 +297,11 @@ TEST(Executor, AnErrorNamesRankTaskAndCauseAndStopsTheOthers) {
   EXPECT_EQ(arrived, 0);
 }
 
-TEST(Executor, TheFailedRankIsNamedWhateverItsText) {
+TEST(Executor, TheFailedRankIsNamedForAnyErrorText) {
   Builder b(2, 1);
   b.recv(0, b.buffer(0, f64s(4)), 1, 5);
   const BufferId x = b.buffer(1, f64s(4));
-  // The text of ranks that were stopped.
+  // This text looks like the error of a rank that another rank stopped.
   b.task(1, Lane::compute, {}, {x},
          [](const KernelArgs&) { throw std::runtime_error("stopped: the tape was cancelled"); });
   b.send(1, x, 0, 5);
@@ -454,7 +454,7 @@ TEST(Executor, RefusesInvalidPrograms) {
                   "has 0 inputs and 0 outputs; expected 0 and 1");
 }
 
-TEST(Executor, NamesBuffers) {
+TEST(Executor, FindsInputsAndOutputsByName) {
   Builder b;
   const BufferId in = b.named(0, BufferKind::input, "tokens", f64s(2), 0);
   const BufferId out = b.named(0, BufferKind::output, "loss", f64s(2));
@@ -595,8 +595,8 @@ TEST(Executor, RefusesAProgramWithoutAMemoryPlan) {
   expect_contains(failure([&] { Ranks{p}; }), "no memory plan");
 }
 
-/// The transport buffers all messages that a sender sends before the receiver posts a receive, and
-/// the plan's figure says so.
+/// The transport buffers all messages that are sent before the receiver posts a receive, and the
+/// plan counts them.
 TEST(Executor, AFloodOfMessagesIsPlanned) {
   constexpr int kMessages = 6;
   Builder b(2);
@@ -653,7 +653,7 @@ TEST(Executor, AnAnswerImpliesThatTheMessageWasReceived) {
   EXPECT_EQ(ranks.local.measured(1).messages, 400);
 }
 
-TEST(Executor, HundredThousandEmptyTasks) {
+TEST(Executor, OverheadOfAnEmptyTaskIsSmall) {
   auto ns_per_task = [](const Program& p) {
     Ranks ranks(p);
     ranks.run.step();

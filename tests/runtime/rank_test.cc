@@ -135,7 +135,7 @@ class CountingDevice : public Device {
   int64_t all_ = 0, most_ = 0;
 };
 
-TEST(Rank, AnArenaThatGrewIsGone) {
+TEST(Rank, FreesAnArenaThatALargerOneReplaces) {
   const auto device = std::make_shared<CountingDevice>();
   Rank rank(0, std::make_shared<fake::Backend>(), nullptr, {.device = device});
   std::vector<std::unique_ptr<Executor>> executors;

@@ -136,7 +136,7 @@ TEST(Symbols, ValuesAreCheckedAndMustBeThere) {
 }
 
 /// Each of two ranks sees its half of the step's rows through a view.
-TEST(Symbols, AViewOfAPartBeginsBehindTheOthers) {
+TEST(Symbols, AViewOfARanksPartBeginsAtItsOffset) {
   Builder builder(1, 2);
   builder.raw().symbols = {{"n", 12, 4, 4}};
   graph::Dim half = graph::Dim::of(0, 12, 1, 4);
@@ -213,7 +213,7 @@ TEST(Symbols, MemoryIsPlannedByBoundAndTouchedByValue) {
 
 /// Copies down to the host, through a task of the host, and up again; other buffers have the same
 /// offsets in the other arena.
-TEST(Spaces, EachHasItsArena) {
+TEST(Spaces, EachMemorySpaceHasItsArena) {
   Builder builder;
   const TensorType type{DType::f64, {512}};
   const auto host = [&](BufferId id) {

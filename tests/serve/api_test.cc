@@ -375,7 +375,7 @@ class AnyConstraint final : public TokenConstraint {
   bool may_end() const override { return true; }
 };
 
-TEST_F(ApiTest, FormatsAreConstraints) {
+TEST_F(ApiTest, ResponseFormatsBecomeConstraints) {
   std::vector<OrderedJson> schemas;
   options.constraint = [&](const OrderedJson* schema) {
     if (schema != nullptr && schema->contains("not")) fail("json", "not is not supported");
@@ -399,7 +399,7 @@ TEST_F(ApiTest, FormatsAreConstraints) {
   EXPECT_NE(refused["message"].get<std::string>().find("not is not supported"), std::string::npos);
 }
 
-TEST_F(ApiTest, ForcedToolsAreConstraints) {
+TEST_F(ApiTest, ForcedToolsBecomeConstraints) {
   std::string asked;
   options.tool_constraint = [&](const OrderedJson& tools, const std::string& parser,
                                 const std::string& function, int64_t most) {
@@ -474,7 +474,7 @@ TEST_F(ApiTest, LogsHaveNoTextOfRequests) {
   EXPECT_NE(lines[3].find("other"), std::string::npos);
 }
 
-TEST_F(ApiTest, TokenizesAndBack) {
+TEST_F(ApiTest, TokenizesAndDetokenizes) {
   OrderedJson json = json_of(ask("/tokenize", {{"prompt", "hé"}, {"return_token_strs", true}}));
   EXPECT_EQ(json["tokens"].dump(), "[104,195,169]");
   EXPECT_EQ(json["count"], 3);
@@ -628,7 +628,7 @@ TEST(Api, FailuresAreErrors) {
   EXPECT_EQ(health.json()["error"]["message"], "the engine failed: rank 1 was killed");
 }
 
-TEST(Api, ATextThatFailsAloneIsTheRequestsFault) {
+TEST(Api, ATextThatFailsAloneGivesStatus400) {
   FakeServer server({.reply = "abcdef", .failure = "no token may follow", .texts_fail = true});
   const Answer answer = fetch(server.port(), "POST", "/v1/completions", R"({"prompt": "x"})");
   EXPECT_EQ(answer.status, 400);
@@ -636,7 +636,7 @@ TEST(Api, ATextThatFailsAloneIsTheRequestsFault) {
   EXPECT_EQ(fetch(server.port(), "GET", "/health").status, 200);
 }
 
-TEST(Api, ATextOfAnEngineThatIsShutDownIsNotTheRequestsFault) {
+TEST(Api, ATextOfAStoppedEngineIsAServerError) {
   FakeServer server({.reply = "abcdef", .failure = "the engine is shut down", .shut_down = true});
   const Answer answer = fetch(server.port(), "POST", "/v1/completions", R"({"prompt": "x"})");
   EXPECT_EQ(answer.status, 503);

@@ -38,7 +38,7 @@ BatchMasterOptions stopped_at(const BatchFolder& folder, int64_t parts) {
   return options;
 }
 
-TEST(Batch, EveryRowOnceAndInOrder) {
+TEST(Batch, WritesEveryRowOnceAndInOrder) {
   const BatchFolder folder(700);
   SleepingGenerator a(200), b(300);
   BatchMasterOptions options = folder.master_options();
@@ -209,7 +209,7 @@ TEST(Batch, AWorkerThatHangsLosesItsRows) {
   folder.expect_whole();
 }
 
-TEST(Batch, StrangersAreRefused) {
+TEST(Batch, RefusesClientsWithoutTheKeyOrProtocol) {
   const BatchFolder folder(400);
   SleepingGenerator generator(500);
   set_log_sink([](LogLevel, const std::string&) {});

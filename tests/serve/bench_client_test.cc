@@ -181,7 +181,7 @@ TEST(BenchClient, FaultsAreErrorsOfTheirRequests) {
   }
 }
 
-TEST(BenchClient, TimeoutsAndAbsentServers) {
+TEST(BenchClient, ReportsTimeoutsAndAbsentServers) {
   TinyServer slow([](const std::string&) {
     ::usleep(400'000);
     return std::vector<std::string>{};
@@ -211,7 +211,7 @@ TEST(BenchClient, GetsABody) {
             std::string::npos);
 }
 
-TEST(BenchClient, BaseUrls) {
+TEST(BenchClient, ReadsHostPortAndPrefixOfABaseUrl) {
   EXPECT_EQ(parse_base_url("http://a.b:8000").port, 8000);
   const BenchServer server = parse_base_url("http://[::1]:81/proxy/");
   EXPECT_EQ(server.host, "::1");
@@ -223,7 +223,7 @@ TEST(BenchClient, BaseUrls) {
   }
 }
 
-TEST(BenchStream, AnyCutsGiveTheSame) {
+TEST(BenchStream, SplitsAtAnyByteChangeNothing) {
   std::string whole;
   for (const std::string& part : completion_parts()) {
     whole += part;
@@ -242,14 +242,14 @@ TEST(BenchStream, AnyCutsGiveTheSame) {
   }
 }
 
-TEST(BenchStream, EventsOfEveryForm) {
+TEST(BenchStream, ReadsEventsOfEveryForm) {
   std::vector<std::string> found;
   EventReader events([&](const std::string& data) { found.push_back(data); });
   events.take(": comment\r\ndata:a\r\n\r\nevent: x\ndata: b\ndata: c\n\ndata\n\n\n\rdata: d\r\r");
   EXPECT_EQ(found, (std::vector<std::string>{"a", "b\nc", "", "d"}));
 }
 
-TEST(BenchStream, AChatsRoleIsNoToken) {
+TEST(BenchStream, AChunkWithOnlyARoleCountsNoToken) {
   AnswerMeter meter(true, 10);
   meter.take(R"({"choices":[{"delta":{"role":"assistant","content":""}}]})", 11);
   meter.take(R"({"choices":[{"delta":{"content":"a"}}]})", 12);
@@ -262,7 +262,7 @@ TEST(BenchStream, AChatsRoleIsNoToken) {
   EXPECT_EQ(request.text, "a");
 }
 
-TEST(BenchLoad, TimesOfARate) {
+TEST(BenchLoad, ArrivalTimesHaveTheirRateAndBurstiness) {
   EXPECT_EQ(arrival_times(3, std::nullopt, 1, 0), (std::vector<double>(3)));
   for (const double burstiness : {0.25, 1.0, 4.0}) {
     const std::vector<double> times = arrival_times(4000, 10, burstiness, 1);
@@ -313,7 +313,7 @@ TEST(BenchLoad, RandomPromptsHaveTheirLengths) {
   }
 }
 
-TEST(BenchLoad, PromptsOfAFile) {
+TEST(BenchLoad, ReadsPromptsOfAFileInTurn) {
   const std::string path = ::testing::TempDir() + fmt::format("/bench-{}.jsonl", ::getpid());
   write_file_atomic(path, "{\"prompt\":\"abc\"}\n\n{\"prompt\":\"d\",\"output_tokens\":3}\n");
   const data::Tokenizer tokenizer(data::chat_spec({}));

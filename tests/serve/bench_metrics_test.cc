@@ -24,7 +24,7 @@ MeasuredRequest measured(double start, double ttft, std::vector<double> itl, int
 }
 
 /// Values of numpy.percentile([15, 20, 35, 40, 50], q).
-TEST(BenchMetrics, PercentilesAreNumpys) {
+TEST(BenchMetrics, PercentilesEqualThoseOfNumpy) {
   const std::vector<double> values = {40, 15, 50, 20, 35};
   EXPECT_DOUBLE_EQ(percentile(values, 0), 15);
   EXPECT_DOUBLE_EQ(percentile(values, 5), 16);
@@ -80,7 +80,7 @@ TEST(BenchMetrics, SecondsAreCounted) {
   EXPECT_FALSE(m.request_goodput);
 }
 
-TEST(BenchMetrics, NothingCompleted) {
+TEST(BenchMetrics, AreZeroIfNoRequestCompleted) {
   const BenchMetrics m = bench_metrics({MeasuredRequest()}, 1, {99}, {});
   EXPECT_EQ(m.failed, 1);
   EXPECT_EQ(m.series.at("itl").mean, 0);

@@ -137,7 +137,7 @@ TEST_F(ChatTest, AnswersWithTheWholeHistory) {
   EXPECT_FALSE(chat.take("/quit"));
 }
 
-TEST_F(ChatTest, SystemResetUndoRegenerate) {
+TEST_F(ChatTest, CommandsSetTheSystemMessageResetUndoAndRegenerate) {
   Chat chat(service, tokenizer, chat_template, {.system = "Be brief."}, output());
   chat.take("One");
   chat.take("Two");
@@ -258,7 +258,7 @@ TEST_F(ChatTest, SavesWhatTrainReads) {
   remove_tree(folder);
 }
 
-TEST_F(ChatTest, SettingsAndErrors) {
+TEST_F(ChatTest, SettingsApplyToTheNextAnswerAndWrongOnesAreNamed) {
   Chat chat(service, tokenizer, chat_template, {}, output());
   chat.take("/set temperature 0.25");
   chat.take("/set max_tokens 7");
@@ -280,7 +280,7 @@ TEST_F(ChatTest, SettingsAndErrors) {
   EXPECT_NE(notices.find("answer 3 tokens"), std::string::npos) << notices;
 }
 
-TEST(ChatInput, MessagesOfSeveralLines) {
+TEST(ChatInput, ReadsMessagesOfSeveralLines) {
   ChatInput input;
   std::string message;
   EXPECT_TRUE(input.take("one line\r", &message));

@@ -52,7 +52,7 @@ TEST(Generation, ProgramsAreProven) {
 
 /// Every dim that is a symbol, of every kind and buffer, as the number that bounds it, as the other
 /// symbol, and with another bound: all refused.
-TEST(Generation, NoSymbolCanBeAnother) {
+TEST(Generation, RefusesAProgramWithAnotherSymbol) {
   const engine::Compiled compiled = compiled_for(run_of("qwen3_moe"));
   check::Checker checker(compiled.reference, 1);
   ASSERT_TRUE(checker.check(compiled.program).ok());
@@ -167,7 +167,7 @@ TEST(Generation, ShardedParametersAreWhole) {
 }
 
 /// Under every plan the program is proven, and its logits are those of one rank.
-TEST(Generation, PlansDoNotMatter) {
+TEST(Generation, EveryPlanGivesTheLogitsOfOneRank) {
   const std::vector<std::vector<std::string>> dense = {
       {"plan.tp=2"},
       {"plan.tp=4"},

@@ -109,7 +109,7 @@ TEST(Http, LimitsHeadersAndTheirTime) {
   EXPECT_TRUE(wait_for_condition([&] { return server.http().connections() == 0; }));
 }
 
-TEST(Http, ClientsThatGoCancelTheirTexts) {
+TEST(Http, AClientThatDisconnectsCancelsItsTexts) {
   FakeServer server({.reply = std::string(3000, 'x'), .step_s = 0.005});
   const std::string body = R"({"prompt": "x", "max_tokens": 3000, "stream": )";
   int64_t expected = 0;
@@ -211,7 +211,7 @@ TEST(Http, MutatedRequestsNeverEndTheServer) {
   EXPECT_TRUE(server.service().wait_idle());
 }
 
-TEST(Http, StoppingLetsTextsEndAndRefusesOthers) {
+TEST(Http, StoppingFinishesRunningTextsAndRefusesNewOnes) {
   FakeServer server({.held = true});
   Client running(server.port());
   running.send(post_text("/v1/completions", R"({"prompt": "abc", "stream": true})"));
@@ -223,7 +223,7 @@ TEST(Http, StoppingLetsTextsEndAndRefusesOthers) {
   EXPECT_NE(running.read_until("[DONE]\n\n").find("[DONE]"), std::string::npos);
 }
 
-TEST(Http, StoppingAtOnceTellsClients) {
+TEST(Http, StoppingAtOnceAnswersOpenRequestsWithAnError) {
   FakeServer server({.held = true});
   Client stream(server.port()), whole(server.port());
   stream.send(post_text("/v1/completions", R"({"prompt": "abc", "stream": true})"));
@@ -237,7 +237,7 @@ TEST(Http, StoppingAtOnceTellsClients) {
   server.http().stop();
 }
 
-TEST(Http, StoppingLetsWholeAnswersBeTaken) {
+TEST(Http, StoppingLetsClientsReadCompleteAnswers) {
   // More than the system's buffers hold: most of it is still to be written when the server stops.
   const std::string body(size_t{32} << 20, 'x');
   std::atomic<bool> asked{false};

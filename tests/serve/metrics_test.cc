@@ -26,7 +26,7 @@ TEST(Histogram, CountsUpToEachBound) {
             "h_bucket{a=\"b\",le=\"+Inf\"} 3\nh_count{a=\"b\"} 3\nh_sum{a=\"b\"} 11.5\n");
 }
 
-TEST(Metrics, BucketsAreVllms) {
+TEST(Metrics, BucketsEqualThoseOfVllm) {
   EXPECT_EQ(one_two_five(100), (std::vector<double>{1, 2, 5, 10, 20, 50, 100}));
   EXPECT_EQ(one_two_five(0), std::vector<double>{});
   const std::string page = Metrics("m", 4096).page({}, 0);

@@ -78,7 +78,7 @@ TEST(PagePool, ForgetsAllPrefixes) {
 
 /// Random sequences: a found page always holds the tokens that it was named for, and every page is
 /// referenced by exactly those that hold it.
-TEST(PagePool, HoldsWhatItSays) {
+TEST(PagePool, FoundPagesHoldTheTokensThatTheyWereNamedFor) {
   Rng rng(7);
   PagePool pool(24);
   struct Held {

@@ -93,7 +93,7 @@ TEST(Fields, TableHoldsForTheParser) {
   EXPECT_GT(rows, 120);
 }
 
-TEST(Fields, SupportedOnesAreReadAndOthersHaveAnError) {
+TEST(Fields, SupportedFieldsAreReadAndOthersRefused) {
   // A value of another type is refused by every supported field: so the parser reads it.
   for (const RequestField& field : request_fields()) {
     if (field.ours != FieldUse::supported) continue;

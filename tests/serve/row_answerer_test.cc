@@ -86,7 +86,7 @@ class RowAnswererTest : public ::testing::Test {
   std::vector<nlohmann::json> bodies;
 };
 
-TEST_F(RowAnswererTest, PromptsOfEveryForm) {
+TEST_F(RowAnswererTest, AnswersPromptsOfEveryForm) {
   EXPECT_EQ(line("\"abc\"")["text"], "3 4!");
   EXPECT_EQ(result.kind, RowResult::Kind::output);
   EXPECT_EQ(result.prompt_tokens, 3);
@@ -169,7 +169,7 @@ TEST_F(RowAnswererTest, FaultsOfTheServiceAreNotTheRows) {
   EXPECT_GE(service.cancels, 1);
 }
 
-TEST_F(RowAnswererTest, LinesOfOpenAisBatches) {
+TEST_F(RowAnswererTest, AnswersLinesOfOpenAisBatches) {
   const std::string row =
       R"({"custom_id": "r1", "method": "POST", "url": "/v1/chat/completions", "body": {"n": 1}})";
   answers = {{429, "{}"},
@@ -207,7 +207,7 @@ TEST_F(RowAnswererTest, LinesOfOpenAisBatches) {
 }
 
 /// A whole job on a service, with rows of every kind.
-TEST_F(RowAnswererTest, AJobOnAService) {
+TEST_F(RowAnswererTest, AnswersAWholeJobOnAService) {
   const BatchFolder folder(120);
   const RowAnswerer answerer(model(), {.max_tokens = 10});
   const auto generator =

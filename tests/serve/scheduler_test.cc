@@ -215,7 +215,7 @@ TEST(Scheduler, TextsAreTheSameInAnyBatch) {
   }
 }
 
-TEST(Scheduler, PartsShareRequests) {
+TEST(Scheduler, SpreadsRequestsOverItsParts) {
   PagedStepper stepper(
       {.parts = 4, .tokens = 64, .sequences = 2, .longest = 400, .pages = 8, .rows = 8});
   Scheduler scheduler(stepper, nullptr, {});
@@ -236,7 +236,7 @@ TEST(Scheduler, PartsShareRequests) {
   }
 }
 
-TEST(Scheduler, PrefixesAreFound) {
+TEST(Scheduler, ReusesThePagesOfACommonPrefix) {
   PagedStepper stepper({.tokens = 64, .sequences = 4, .longest = 400, .pages = 40, .rows = 8});
   Scheduler scheduler(stepper, nullptr, {});
   Result first, second, salted, together;
@@ -374,7 +374,7 @@ TEST(Scheduler, BannedStopsAreNotAllowedByAConstraint) {
   EXPECT_EQ(beside.finish, Finish::length);
 }
 
-TEST(Scheduler, CancelsWhereverARequestIs) {
+TEST(Scheduler, CancelsWaitingAndRunningRequests) {
   PagedStepper stepper({.tokens = 64, .sequences = 1, .longest = 160, .pages = 8, .rows = 8});
   Scheduler scheduler(stepper, nullptr, {});
   Result running, waiting;
@@ -461,7 +461,7 @@ TEST(Scheduler, AStepThatFailsGivesNoRoutes) {
   EXPECT_TRUE(first.routes.empty() && second.routes.empty());
 }
 
-TEST(Scheduler, RefusesWhatCanNeverRun) {
+TEST(Scheduler, RefusesRequestsThatCanNeverRun) {
   PagedStepper stepper(
       {.tokens = 16, .sequences = 2, .longest = 100, .pages = 3, .rows = 8, .changes = 20});
   SchedulerOptions options;

@@ -36,7 +36,7 @@ TEST(StoppedText, StopsAcrossPieces) {
   EXPECT_FALSE(s.goes_on);
 }
 
-TEST(StoppedText, PassesOnWhatBecameNoStop) {
+TEST(StoppedText, PassesOnAnUnfinishedStop) {
   const Stopped s = feed({"a<", "/", "b", "<"}, {"</s>"});
   EXPECT_EQ(s.text, "a</b<");
   EXPECT_EQ(s.streamed, s.text);

@@ -7,20 +7,14 @@
 
 #include <cmath>
 
+#include "tests/cluster_util.h"
+
 namespace hocket::sim {
 namespace {
 
 cost::Cluster tree(double oversubscription) {
-  cost::Cluster c;
-  c.name = "tree";
-  c.nodes = 8;
-  c.devices_per_node = 2;
-  c.links.intra = {{1e-6, ""}, {100e9, ""}, {1, ""}};
-  c.links.inter = {{10e-6, ""}, {10e9, ""}, {1, ""}};
-  c.topology.levels.resize(1);
-  c.topology.levels[0].name = "leaf";
-  c.topology.levels[0].devices = 4;
-  c.topology.levels[0].oversubscription.value = oversubscription;
+  cost::Cluster c = test::cluster_of(8, 2);
+  c.topology.levels = {test::leaves_of(4, oversubscription)};
   return c;
 }
 

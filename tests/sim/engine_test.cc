@@ -73,7 +73,7 @@ TEST(SimEngine, HostWorkCountsAsComputation) {
 //   stage 0: f0 0..10, f1 10..20; sends 10..13, 20..23; b0 after its gradient, b1 after its own.
 //   stage 1: f0 13..23, b0 23..43, send 43..46; f1 43..53 (arrived at 23), b1 53..73, send 73..76.
 //   stage 0: b0 46..66, b1 76..96.
-TEST(SimEngine, TwoStagePipeline) {
+TEST(SimEngine, A1F1BPipelineMatchesAHandComputedTimeline) {
   Maker m({{"pp", 2}, {"dp", 2}});
   const TaskId f0 = m.work(0, "f0", 10);
   const TaskId f1 = m.work(0, "f1", 10);

@@ -16,8 +16,8 @@
 
 namespace hocket::sim {
 
-/// Durations of transfers on a network. A fifth of a task's `ns` is latency; its share of links is
-/// a number from 0 to 1 per block of the network, by kind.
+/// Durations of transfers on a network. A fifth of a task's `ns` is latency. Each kind of task has
+/// a random share, from 0 to 1, of the bandwidth of every class of links.
 class LinkDurations : public FixedDurations {
  public:
   LinkDurations(const Program& p, const cost::Cluster& cluster, uint32_t seed)
@@ -44,7 +44,7 @@ class LinkDurations : public FixedDurations {
     return demand;
   }
   double fixed_share = -1;
-  double uplinks = 1;  ///< factor on the shares of uplinks that are drawn
+  double uplinks = 1;  ///< factor on the random shares of uplinks
 
  private:
   double draw(size_t number) const {

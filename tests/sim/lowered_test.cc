@@ -17,6 +17,7 @@
 #include "sim/sim_trace.h"
 #include "sim/simulator.h"
 #include "tests/check/check_util.h"
+#include "tests/cluster_util.h"
 
 namespace hocket::sim {
 namespace {
@@ -52,21 +53,9 @@ Case lowered(const parallel::Plan& plan) {
 }
 
 cost::Cluster cluster(int64_t nodes, int64_t per_node) {
-  cost::Cluster c = cost::parse_cluster(R"(
-name: test
-nodes: 1
-devices_per_node: 1
-device:
-  name: test device
-  memory: {value: 1GB}
-  memory_bandwidth: {value: 100GB/s}
-  peak: {f32: {value: 1TFLOP/s}}
-)",
-                                        "test.yaml");
-  c.nodes = nodes;
-  c.devices_per_node = per_node;
-  c.links.intra = {{1e-6, ""}, {10e9, ""}, {1, ""}};
-  c.links.inter = {{5e-6, ""}, {1e9, ""}, {1, ""}};
+  cost::Cluster c = test::cluster_of(nodes, per_node);
+  c.links.intra = test::link_of(1e-6, 10e9);
+  c.links.inter = test::link_of(5e-6, 1e9);
   return c;
 }
 
@@ -129,7 +118,7 @@ TEST(SimulateLowered, InterleavedStagesShrinkTheBubble) {
   // Two ranks of two stages do the work of two ranks of one stage, with half of the bubble, if
   // transfers cost next to nothing.
   cost::Cluster fast = cluster(1, 2);
-  fast.links.intra = {{1e-12, ""}, {1e15, ""}, {1, ""}};
+  fast.links.intra = test::link_of(1e-12, 1e15);
   const CostModel costs(fast, std::nullopt, 1);
   const SimReport one = simulate(lowered(plan(2, 1, 1)).program, costs, {});
   const SimReport two = simulate(lowered(interleaved(2, 2, 1, 1)).program, costs, {});

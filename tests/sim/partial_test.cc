@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/cluster_util.h"
 #include "tests/sim/fluid.h"
 #include "tests/sim/random_program.h"
 #include "tests/sim/sim_util.h"
@@ -59,12 +60,7 @@ TEST(SimPartial, FallsBackToAFullReplayIfLinksAreShared) {
   m.work(0, "w", 100);
   m.send(0, +1, 0, 1000, {0});
   m.recv(1, -1, 0);
-  cost::Cluster cluster;
-  cluster.name = "test";
-  cluster.nodes = 2;
-  cluster.devices_per_node = 2;
-  cluster.links.intra = {{1e-6, ""}, {100e9, ""}, {1, ""}};
-  cluster.links.inter = {{10e-6, ""}, {10e9, ""}, {1, ""}};
+  cost::Cluster cluster = test::cluster_of(2, 2);
   cluster.topology.adapters_per_node = 1;
   LinkDurations d(m.p, cluster, 0);
   d.fixed_share = 1;

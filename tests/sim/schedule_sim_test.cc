@@ -32,7 +32,7 @@ TEST(ScheduleSim, StepTimesMatchThePapers) {
   }
 }
 
-TEST(ScheduleSim, BubblesAndPeakLiveMicroBatches) {
+TEST(ScheduleSim, ReportsBubblesAndPeakLiveMicroBatches) {
   const ScheduleReport one = run_schedule("1f1b", 4, 1, 8);
   const ScheduleReport split = run_schedule("zb-h1", 4, 1, 8);
   EXPECT_DOUBLE_EQ(one.bubble, 9.0 / 33);
@@ -46,7 +46,7 @@ TEST(ScheduleSim, BubblesAndPeakLiveMicroBatches) {
   }
 }
 
-TEST(ScheduleSim, Costs) {
+TEST(ScheduleSim, StepFollowsTheGivenCosts) {
   // A message between the two ranks each way, and uneven halves.
   EXPECT_DOUBLE_EQ(run_schedule("1f1b", 2, 1, 1, "F=2,I=3,W=0.5,comm=0.25").step,
                    2 * (2 + 3.5) + 0.5);

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/cluster_util.h"
 #include "tests/sim/fluid.h"
 #include "tests/sim/random_program.h"
 #include "tests/sim/sim_util.h"
@@ -13,23 +14,15 @@
 namespace hocket::sim {
 namespace {
 
-/// Returns a cluster of `nodes` nodes; with `leaves`, leaves of two nodes with an uplink for
-/// half.
+/// Returns a cluster of `nodes` nodes. With `leaves`, two nodes share a leaf switch whose uplink
+/// carries half of their traffic.
 cost::Cluster cluster_of(int32_t nodes, int32_t per_node, int32_t adapters, bool leaves,
                          bool rails = false) {
-  cost::Cluster c;
-  c.name = "test";
-  c.nodes = nodes;
-  c.devices_per_node = per_node;
-  c.links.intra = {{1e-6, ""}, {100e9, ""}, {1, ""}};
-  c.links.inter = {{10e-6, ""}, {10e9, ""}, {1, ""}};
+  cost::Cluster c = test::cluster_of(nodes, per_node);
   c.topology.adapters_per_node = adapters;
   c.topology.rails = rails;
   if (leaves) {
-    c.topology.levels.resize(1);
-    c.topology.levels[0].name = "leaf";
-    c.topology.levels[0].devices = 2 * per_node;
-    c.topology.levels[0].oversubscription.value = 2;
+    c.topology.levels = {test::leaves_of(2 * per_node, 2)};
   }
   return c;
 }

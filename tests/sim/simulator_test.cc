@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"
+#include "tests/cluster_util.h"
 #include "tests/sim/sim_util.h"
 
 namespace hocket::sim {
@@ -19,22 +20,15 @@ namespace {
 using cost::Cluster;
 using cost::CostModel;
 
-/// 1 TFLOP/s, 100 GB/s; links 1 us + 1 GB/s inside a node, 10 us + 0.1 GB/s outside; 2 nodes of 2.
+/// Returns two nodes of two devices, with 1 MB of memory and slow links.
 Cluster toy() {
-  return cost::parse_cluster(R"(
-name: toy
-nodes: 2
-devices_per_node: 2
-device:
-  name: toy device
-  memory: {value: 1MB}
-  memory_bandwidth: {value: 100GB/s}
-  peak: {f32: {value: 1TFLOP/s}}
-links:
-  intra: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}
-  inter: {latency: {value: 10us}, bandwidth: {value: 100MB/s}}
-)",
-                             "toy.yaml");
+  Cluster c = test::cluster_of(2, 2);
+  c.name = "toy";
+  c.device.name = "toy device";
+  c.device.memory.value = 1e6;
+  c.links.intra = test::link_of(1e-6, 1e9);
+  c.links.inter = test::link_of(10e-6, 100e6);
+  return c;
 }
 
 /// Two stages x two ranks: a product of 10 MFLOP (10 us) on each, 1 kB between stages, 1 kB
@@ -150,7 +144,7 @@ TEST(Simulator, OnlyTheCpuHasCopiesOfShortOperands) {
   EXPECT_EQ(gpus.kernels, program::Kernels::native);
 }
 
-TEST(Simulator, ReportOfTwoStages) {
+TEST(Simulator, ReportsTimesAndMemoryOfTwoStages) {
   const Program p = two_by_two();
   const CostModel costs(toy(), std::nullopt, 1);
   SimOptions o;
@@ -299,7 +293,7 @@ TEST(Simulator, ProvenanceIsWeightedByTime) {
 }
 
 /// 43 us of tasks on four devices: at 0.5 of their speed 86 us, and 14 us between steps.
-TEST(Simulator, FrameworkAndIntervalOfAStep) {
+TEST(Simulator, AddsTheTimeOfTheFrameworkAndGivesAnInterval) {
   const Program p = two_by_two();
   Cluster c = toy();
   c.framework.step = {14e-6, "s"};
@@ -374,7 +368,7 @@ TEST(Simulator, NodesOfAnotherFileCountInIntervalPriceAndNotes) {
 }
 
 /// Stage 1 plans 1,003,520 bytes of 1,100,000.
-TEST(Simulator, ReservedMemoryIsNoRoom) {
+TEST(Simulator, ReservedMemoryCannotBePlanned) {
   const Program p = two_by_two();
   Cluster c = toy();
   c.device.memory.value = 1100000;

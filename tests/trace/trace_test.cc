@@ -150,7 +150,7 @@ void expect_same(const Trace& a, const Trace& b) {
   }
 }
 
-TEST_F(TraceTest, RoundTripPlainAndGzip) {
+TEST_F(TraceTest, ReadsBackPlainAndGzipFiles) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const Trace trace = random_trace(seed, 2000);
@@ -169,7 +169,7 @@ TEST_F(TraceTest, RoundTripPlainAndGzip) {
   }
 }
 
-TEST_F(TraceTest, EmptyTrace) {
+TEST_F(TraceTest, AnEmptyTraceIsReadBack) {
   write_trace(Trace(), at("t.json"));
   expect_same(Trace(), read_trace(at("t.json")));
   EXPECT_TRUE(json::accept(read_file(at("t.json"))));

@@ -43,7 +43,7 @@ engine::Run run_of(const std::string& family, const std::vector<std::string>& pl
       "apart", plan);
 }
 
-/// Results of all runs.
+/// Results of training, evaluation, resuming and generation.
 struct Results {
   std::vector<double> losses;
   double held_out = 0, resumed = 0;
@@ -106,7 +106,7 @@ std::string prepared_in(const data::TempFolder& folder) {
   return data::prepare_texts(folder, texts, 0.3);
 }
 
-/// The ranks of a run on such a device.
+/// Ranks of a run on a device whose memory the host cannot touch.
 struct Apart {
   explicit Apart(const engine::Run& run)
       : ranks(std::make_shared<fake::ApartWorld>(static_cast<int32_t>(run.plan.world()),
@@ -240,14 +240,14 @@ TEST(ApartDevice, TasksAreTracedAndTimed) {
 
     ProfileOptions options;
     options.seconds = 0;
-    options.links = {{"intra", {}}, {"inter", {}}};  // are not of the device
+    options.links = {{"intra", {}}, {"inter", {}}};  // given, so not timed
     const cost::Profile expected =
         profile(run, training.compiled(), kernels::cpu_backend(), options);
     options.device = apart.device;
     const int64_t before = apart.device->copied();
     const cost::Profile got = profile(run, training.compiled(), kernels::cpu_backend(), options);
     EXPECT_GT(apart.device->copied(), before);
-    EXPECT_EQ(got.routing, expected.routing);  // the same numbers went through the same kernels
+    EXPECT_EQ(got.routing, expected.routing);  // the same kernels on the same inputs
     EXPECT_EQ(got.routing.empty(), family == std::string("llama"));
     ASSERT_EQ(got.tasks.size(), expected.tasks.size());
     for (size_t i = 0; i < got.tasks.size(); ++i) {

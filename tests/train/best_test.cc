@@ -20,7 +20,7 @@ TEST(Best, KeepsTheLowestLoss) {
   EXPECT_EQ(best.worse, 1);
 }
 
-TEST(Best, EndsATrainingThatFallsNoMore) {
+TEST(Best, EndsATrainingWhoseLossStopsFalling) {
   engine::TrainSection train;
   Best best;
   best.worse = 100;

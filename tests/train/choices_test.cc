@@ -17,7 +17,7 @@ std::vector<ChoiceQuestion> questions_of(const std::string& text) {
   return read_questions(path);
 }
 
-TEST(Choices, ReadsTheUsualForms) {
+TEST(Choices, ReadsTheUsualFormsOfQuestions) {
   const std::vector<ChoiceQuestion> questions = questions_of(
       R"({"question": "2 + 2 =", "choices": ["3", "4"], "answer": 1})"
       "\n\n"

@@ -72,7 +72,7 @@ Evaluated evaluate(const engine::Run& run, Lists ids) {
   return result;
 }
 
-TEST(Logits, AreThoseOfEachListAlone) {
+TEST(Logits, OfABatchEqualThoseOfEachListAlone) {
   const Lists ids = lists_of(23);
   std::vector<std::vector<float>> alone;
   for (const std::vector<int32_t>& list : ids) {

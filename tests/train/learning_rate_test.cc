@@ -19,7 +19,7 @@ engine::TrainSection section(double lr, double min_lr, int64_t warmup) {
   return t;
 }
 
-TEST(LearningRate, WarmUpThenHalfACosine) {
+TEST(LearningRate, RisesLinearlyThenFallsAlongHalfACosine) {
   const auto t = section(0.8, 0.2, 4);
   // Quarters of 0.8; then 0.2 + 0.3 (1 + cos(k pi / 4)).
   const double r = std::sqrt(0.5);
@@ -29,7 +29,7 @@ TEST(LearningRate, WarmUpThenHalfACosine) {
   }
 }
 
-TEST(LearningRate, NoWarmUp) {
+TEST(LearningRate, StartsAtItsPeakWithoutWarmUp) {
   const auto t = section(0.5, 0.1, 0);
   // 0.1 + 0.2 (1 + cos(k pi / 3)): 0.4, 0.2, 0.1.
   EXPECT_NEAR(learning_rate(t, 1, 3), 0.4, 1e-15);
@@ -37,7 +37,7 @@ TEST(LearningRate, NoWarmUp) {
   EXPECT_NEAR(learning_rate(t, 3, 3), 0.1, 1e-15);
 }
 
-TEST(LearningRate, OddEnds) {
+TEST(LearningRate, IsDefinedWhenTheWarmUpIsCutOffAndBeyondTheLastStep) {
   EXPECT_EQ(learning_rate(section(0.5, 0.1, 10), 3, 5), 0.15);  // ends while it warms up
   EXPECT_EQ(learning_rate(section(0.5, 0.1, 10), 5, 5), 0.25);
   EXPECT_NEAR(learning_rate(section(0.5, 0.1, 5), 6, 5), 0.1, 1e-15);  // beyond the last step
@@ -45,7 +45,7 @@ TEST(LearningRate, OddEnds) {
   EXPECT_EQ(learning_rate(section(0.5, 0.5, 1), 3, 5), 0.5);
 }
 
-TEST(LearningRate, EndsAtATenthOfThePeakUnlessTold) {
+TEST(LearningRate, EndsAtATenthOfThePeakByDefault) {
   engine::TrainSection t;
   t.lr = 1e-5;
   t.warmup_steps = 2;
@@ -95,7 +95,7 @@ TEST(LearningRate, GoesOnWhereTheNumberOfStepsChanges) {
   EXPECT_NEAR(learning_rate(t, 17, twice), 0.2, 1e-15);
 }
 
-TEST(LearningRate, SchedulesByName) {
+TEST(LearningRate, FollowsTheNamedSchedule) {
   auto t = section(0.8, 0.2, 2);
   const auto rates = [&](std::initializer_list<int64_t> steps) {
     std::vector<double> list;
@@ -120,7 +120,7 @@ TEST(LearningRate, SchedulesByName) {
   EXPECT_NEAR(rates({11})[0], 0.2 + 0.6 * 0.25, 1e-15);
 }
 
-TEST(LearningRate, WarmUpAsAShareOfTheSteps) {
+TEST(LearningRate, WarmsUpForAShareOfTheSteps) {
   auto t = section(0.8, 0.2, 2);
   t.warmup_share = 0.3;
   EXPECT_EQ(warmup_steps(t, {11}), 4);  // rounded up
@@ -142,7 +142,7 @@ TEST(Epochs, AreRoundedUpToWholeSteps) {
   EXPECT_EQ(steps_of_epochs(t, 10), 1);
 }
 
-TEST(Minutes, FollowWhatStepsTake) {
+TEST(Minutes, NumberOfStepsFollowsTheirMeasuredDuration) {
   engine::TrainSection t;
   t.minutes = 0.2;
   // Predicted at 118 ms, measured at 15: 101 steps become 800.
@@ -154,7 +154,7 @@ TEST(Minutes, FollowWhatStepsTake) {
   EXPECT_EQ(corrected_steps(t, 100, 6, 0.05), 100 + static_cast<int64_t>((12 - 6.24) / 0.052));
 }
 
-TEST(Minutes, AreCorrectedMoreAndMoreOftenToTheEnd) {
+TEST(Minutes, StepsAreCorrectedMoreOftenTowardsTheEnd) {
   std::vector<int64_t> after;
   for (int64_t step = next_correction(0, 100); step < 100; step = next_correction(step, 100)) {
     after.push_back(step);
@@ -165,7 +165,7 @@ TEST(Minutes, AreCorrectedMoreAndMoreOftenToTheEnd) {
 }
 
 // Printed rates have no more digits than the rate has.
-TEST(LearningRate, PrintedInFewDigits) {
+TEST(LearningRate, IsPrintedInFewDigits) {
   const test::LogLines logged;
   warn_of_schedule(section(2e-3, 2e-4, 10), 6);
   EXPECT_NE(logged.text().find("ends at 0.0012 instead of 0.002"), std::string::npos)

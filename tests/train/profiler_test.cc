@@ -105,7 +105,7 @@ TEST(Profiler, WarmUpDoesNotCount) {
 }
 
 /// Timings are kept for the kernels that they were taken with: others are timed anew.
-TEST(Profiler, OtherKernelsAreTimedAnew) {
+TEST(Profiler, TimesOtherKernelsAgain) {
   char name[] = "/tmp/hocket_profiler_test.XXXXXX";
   const std::string dir = ::mkdtemp(name);
   const engine::Run run = small_run({"output.dir=" + dir});
@@ -128,7 +128,7 @@ TEST(Profiler, OtherKernelsAreTimedAnew) {
 
 /// A rank that emulates the others gives them rows by their tokens. Copies of its own rows would
 /// exceed the capacity of any rank, and an expert fewer on a rank is no expert chosen twice.
-TEST(Profiler, RanksOfUnlikeSize) {
+TEST(Profiler, EmulatesRanksOfUnequalSize) {
   for (const char* plan : {"dp: 4, ep: 4, dp_samples: [5, 1, 1, 1], moe_chunks: 3",
                            "dp: 4, ep: 4, tp: 2, etp: 2, sequence_parallel: true"}) {
     const engine::Run run = engine::parse_run(

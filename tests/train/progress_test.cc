@@ -7,7 +7,7 @@
 namespace hocket::train {
 namespace {
 
-TEST(Progress, RestOfTheTime) {
+TEST(Progress, PrintsTheRemainingTime) {
   StepMetrics metrics;
   metrics.step = 3;
   metrics.step_s = 0.5;

@@ -30,7 +30,7 @@ TEST(Prompt, TakesTheFirstLinesOfADocument) {
   EXPECT_EQ(prompt_of({"\n\n" + std::string(80, 'b')}).size(), 32u);
 }
 
-TEST(Prompt, LeavesSomethingToSay) {
+TEST(Prompt, SkipsShortDocumentsOrTakesHalfOfOne) {
   // The first is too short; of a corpus of short ones, half of the first.
   EXPECT_EQ(prompt_of({"short", "the long one " + std::string(80, 'y')}).substr(0, 13),
             "the long one ");
@@ -71,7 +71,7 @@ std::vector<int32_t> ids_of(const std::string& prompt, const std::string& given)
   return data->prompt_of(prompt.empty() ? data->sample_prompt() : prompt).ids;
 }
 
-TEST(Prompt, OfExamplesBeginsAsTrainingBeginsThem) {
+TEST(Prompt, BeginsWithTheTokenThatTrainingBeginsExamplesWith) {
   constexpr int32_t kBegin = 1, kAb = 259;
   const std::vector<int32_t> wanted = {kBegin, kAb};
   EXPECT_EQ(ids_of("ab", "ab"), wanted);

@@ -26,7 +26,7 @@ TEST(ReferenceLogprobs, AreFoundByRowInAnyBatch) {
   EXPECT_EQ(kept.of("train", {5, 3, -1, 7}), (Numbers{5, 6, 3, 4, 0, 0, 1, 2}));
 }
 
-TEST(ReferenceLogprobs, ComeBackFromTheirFile) {
+TEST(ReferenceLogprobs, AreReadBackFromTheirFile) {
   ReferenceLogprobs kept("model", 1);
   kept.put("train", {2, 9}, Numbers{0.1, -1e-300});
   kept.put("train mismatched", {2}, Numbers{3});

@@ -50,7 +50,7 @@ class Saved {
   std::string path_;
 };
 
-TEST(SameTraining, AnyPlanScheduleAndFolder) {
+TEST(SameTraining, MayResumeWithAnotherPlanScheduleAndFolder) {
   const Saved saved(run_of("qwen3_moe"));
   EXPECT_EQ(saved.refusal(run_of("qwen3_moe")), "");
   EXPECT_EQ(saved.refusal(run_of("qwen3_moe",
@@ -60,7 +60,7 @@ TEST(SameTraining, AnyPlanScheduleAndFolder) {
             "");
 }
 
-TEST(SameTraining, TellsWhatChanged) {
+TEST(SameTraining, NamesTheChange) {
   const Saved saved(run_of("qwen3_moe"));
   EXPECT_TRUE(saved.changes(run_of("qwen3_moe")).empty());
   EXPECT_EQ(
@@ -73,7 +73,7 @@ TEST(SameTraining, TellsWhatChanged) {
 }
 
 /// The model is read again where it is an adapter's base, or the reference.
-TEST(SameTraining, TellsOfAnotherModelThatIsReadAgain) {
+TEST(SameTraining, NamesAnotherModelOnlyWhereItIsReadAgain) {
   const auto changes = [](const std::vector<std::string>& overrides) {
     const engine::Run run = run_of("llama", overrides);
     nlohmann::json config = run.resolved.to_json();
@@ -124,7 +124,7 @@ TEST(SameTraining, NamesTheKeyAndBothValues) {
 }
 
 /// Its states mean something else.
-TEST(SameTraining, NotWithAnotherOptimizer) {
+TEST(SameTraining, RefusesAnotherOptimizer) {
   const engine::Run run = run_of("qwen3_moe");
   nlohmann::json config = run.resolved.to_json();
   config["optimizer"]["name"] = "other";

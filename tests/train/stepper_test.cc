@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer step after the other, with the test's own data, metrics and checkpoints: the inputs
-// of a step, when a checkpoint is due, and that a skipped step changes no bit.
+// Single optimizer steps with data, metrics and checkpoints of the test: the inputs of a step, when
+// a checkpoint is due, and that a skipped step changes no bit.
 #include "train/stepper.h"
 
 #include <fmt/format.h>
@@ -62,7 +62,7 @@ class Steps {
     parts.known.predicted_step_s = 7;
     parts.planned.resize(session.program().classes.size());
     for (program::Memory& memory : parts.planned) {
-      memory.step_buffers = int64_t{1} << 40;  // of no interest here
+      memory.step_buffers = int64_t{1} << 40;  // no test here is about memory
     }
     stepper_.emplace(run_, session, std::move(parts), std::move(done));
   }
@@ -70,7 +70,7 @@ class Steps {
     EXPECT_EQ(stepper_->prepare(0), 0);
     return stepper_->run(lr);
   }
-  /// Everything that outlives a step, of all ranks.
+  /// Returns the bytes of all parameters and states of all ranks.
   std::map<std::string, std::string> state() {
     std::map<std::string, std::string> bytes;
     for_each([&](const std::string& name, std::byte* at, int64_t size) {
@@ -78,7 +78,7 @@ class Steps {
     });
     return bytes;
   }
-  /// Makes a parameter no number, on the first rank.
+  /// Sets a parameter of the first rank to NaN.
   void poison() {
     bool first = true;
     for_each([&](const std::string&, std::byte* at, int64_t size) {
@@ -103,7 +103,7 @@ class Steps {
   std::vector<std::string> reasons;
 
  private:
-  /// Only parameters come before the states of their names.
+  /// Visits all parameters, then all states.
   void for_each(const std::function<void(const std::string&, std::byte*, int64_t)>& take) {
     for (const bool params : {true, false}) {
       for (int32_t rank : ranks_.ids()) {
@@ -161,7 +161,7 @@ TEST(Stepper, RunsTheStepsOfItsData) {
   EXPECT_GT(steps.stepper().done().seconds, 0);
 }
 
-TEST(Stepper, GoesOnFromWhatIsDone) {
+TEST(Stepper, ContinuesAfterTheStepsThatAreDone) {
   Steps steps({}, {.step = 5, .skipped = 2, .seconds = 1.5, .losses = {{5, 2.0}}});
   int64_t asked = 0;
   steps.data = [&](int64_t step) {
@@ -174,7 +174,7 @@ TEST(Stepper, GoesOnFromWhatIsDone) {
   EXPECT_GT(steps.stepper().done().seconds, 1.5);
 }
 
-TEST(Stepper, AWordEndsTheSteps) {
+TEST(Stepper, AWordFromTheCallerEndsTheSteps) {
   Steps steps;
   EXPECT_EQ(steps.stepper().prepare(15), 15);
   EXPECT_EQ(steps.stepper().done().step, 0);
@@ -201,12 +201,12 @@ TEST(Stepper, CheckpointsAreDueByStepsAndByTime) {
 }
 
 // After a step with far too large gradients, the run continues as if that step had not been.
-TEST(Stepper, AStepAboveTheNormIsAsIfItHadNotBeen) {
+TEST(Stepper, AStepAboveTheNormChangesNothing) {
   Steps plain;
   const double norm = plain.one().grad_norm;
   const std::string most = fmt::format("train.skip_grad_norm={}", 8 * norm);
   Steps steps({most}), without({most});
-  // Divided by one target instead of all, the gradient is that many times as large.
+  // Step 2 divides the loss by one target instead of all, which makes its gradients too large.
   steps.data = [](int64_t step) {
     StepData data = data_of(step);
     data.targets = step == 2 ? 1 : data.targets;
@@ -248,7 +248,7 @@ TEST(Stepper, GoesOnWithoutStepsThatAreNotFinite) {
   steps.put_back(good);
   EXPECT_EQ(steps.one().skipped, 1);
   EXPECT_FALSE(steps.state() == good);
-  // A run that has nothing left but such steps ends.
+  // A run ends if it skips too many steps in a row.
   steps.poison();
   const auto before = steps.state();
   for (int i = 0; i < 9; ++i) {

@@ -29,7 +29,7 @@ std::string batches(const GradientLog& log, const Fusion& fusion) {
   return text;
 }
 
-TEST(WhatifFusion, FullTooGreatLateAndLast) {
+TEST(WhatifFusion, ABatchEndsWhenFullOversizedLateOrLast) {
   const Fusion fusion{100, 5};
   EXPECT_EQ(batches({}, fusion), "");
   EXPECT_EQ(batches({{{10, 1}, {10, 2}}}, fusion), "20@2 ");               // the last one
@@ -41,7 +41,7 @@ TEST(WhatifFusion, FullTooGreatLateAndLast) {
   EXPECT_EQ(batches({{{4, 1}, {5, 1}, {6, 1}}}, {0, 5}), "4@1 5@1 6@1 ");  // no fusion
 }
 
-TEST(WhatifRing, BytesAndAdditionsOfEveryStep) {
+TEST(WhatifRing, TimeCountsBytesAndAdditionsOfEveryStep) {
   EXPECT_DOUBLE_EQ(ring_seconds(800, {4, 100, 1}, {}), 2 * 800 * 3 / (4 * 100.0));
   EXPECT_DOUBLE_EQ(ring_seconds(800, {4, 100, 2}, {}), 800 * 3 / (4 * 100.0));
   EXPECT_DOUBLE_EQ(ring_seconds(800, {4, 100, 2}, AddTimes(10)), 6 + 3 * 400 / 4 / 10.0);
@@ -106,7 +106,7 @@ MeasuredRun two_replicas(bool with_bytes = true) {
   return run;
 }
 
-TEST(WhatifGradients, ReadyWhenTheLastRankCouldBegin) {
+TEST(WhatifGradients, AreReadyWhenTheLastRankCouldBegin) {
   const MeasuredRun run = two_replicas();
   Replayer replayer(run);
   const Gradients found = gradients_of(run, &replayer);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clocks of workers that differ, and matching of collectives with lost records. Whole traces are in
-// tests/whatif/ranks_test.py.
+// Workers with different clocks, and matching of collectives with lost records. Whole traces are
+// tested in tests/whatif/ranks_test.py.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -20,7 +20,7 @@ struct Seen {
   double start, end;
 };
 
-/// One step of ops of one name, each known by its number.
+/// Returns a step of numbered ops of one name.
 MeasuredRun run_of(const std::vector<Seen>& ops, int32_t workers) {
   MeasuredRun run;
   run.names = {"sum"};
@@ -58,7 +58,7 @@ void group(std::vector<std::pair<int32_t, int32_t>> members, bool eager, Measure
   run->groups.push_back({std::move(ops), false, eager});
 }
 
-/// All collectives of all workers, as one kind.
+/// Returns all collectives of all workers as one kind.
 Collectives all_of(const MeasuredRun& run) {
   Collectives kind;
   for (OpId op = 0; op < run.ops.size(); ++op) {
@@ -67,7 +67,7 @@ Collectives all_of(const MeasuredRun& run) {
   return kind;
 }
 
-TEST(WhatifClocks, AlongAChainOfCollectivesAndMessages) {
+TEST(WhatifClocks, AreAlignedAlongAChainOfCollectivesAndMessages) {
   // Worker 1 shares a collective with worker 0 and shows 7 s more; 2 shares one with 1 and shows
   // 3 s less; 3 exchanges messages with 2, of 0.5 s there and back, and shows 20 s more.
   MeasuredRun run = run_of({{0, 0, 0, 2},
@@ -93,7 +93,7 @@ TEST(WhatifClocks, AlongAChainOfCollectivesAndMessages) {
   EXPECT_FALSE(run.clocks_apart);
 }
 
-TEST(WhatifClocks, SetsThatHaveNothingInCommon) {
+TEST(WhatifClocks, ReportsSetsOfRanksThatShareNoCollective) {
   MeasuredRun run = run_of({{0, 0, 0, 2}, {1, 0, 1, 2}, {2, 1, 50, 52}, {3, 1, 91, 92}}, 4);
   group({{0, 0}, {1, 0}}, false, &run);
   group({{2, 1}, {3, 1}}, false, &run);
@@ -104,7 +104,7 @@ TEST(WhatifClocks, SetsThatHaveNothingInCommon) {
 }
 
 TEST(WhatifClocks, OneClockIsLeftAsItIs) {
-  // A member that ends a little later than the other is no sign of a clock.
+  // A slightly later end of one member is not taken for a clock offset.
   MeasuredRun run = run_of({{0, 0, 0, 2}, {1, 0, 1, 2.2}}, 2);
   group({{0, 0}, {1, 0}}, false, &run);
   EXPECT_FALSE(set_clocks(&run));
@@ -129,7 +129,7 @@ TEST(WhatifClocks, ReportsDeviationsThatNoOffsetExplains) {
   EXPECT_NE(run.dropped.notes.back().find("no cause is named"), std::string::npos);
 }
 
-TEST(WhatifMeet, ThoseThatWereInItAtATime) {
+TEST(WhatifMeet, MatchesCollectivesByOverlapInTime) {
   // Three collectives; worker 1 lacks the second one, worker 2 the first.
   MeasuredRun run = run_of({{0, 0, 0, 3},
                             {0, 1, 10, 13},
@@ -152,7 +152,7 @@ TEST(WhatifMeet, ThoseThatWereInItAtATime) {
       << run.dropped.notes[0];
 }
 
-TEST(WhatifMeet, ByOrderOrByNumber) {
+TEST(WhatifMeet, MatchesCollectivesByOrderOrByNumber) {
   const std::vector<Seen> ops = {{0, 0, 0, 1}, {0, 1, 2, 3}, {1, 1, 0, 3}};
   MeasuredRun run = run_of(ops, 2);
   match_collectives({all_of(run)}, /*timed=*/false, &run);

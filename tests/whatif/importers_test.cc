@@ -113,8 +113,8 @@ TEST(WhatifEvenStages, ParametersMoveWithLayersAsMoreSums) {
     }
   };
   expect_even(8, 8);
-  // Sums that begin before the last pass ends. Stage 0 got 2.5 s of passes and 4 s of sums; as more
-  // than its two sums, and not longer ones, they end half of the lesser sooner.
+  // Sums now begin before the last pass ends. Stage 0 got 2.5 s of passes and 4 s of sums. They
+  // count as more sums, not as longer ones, so they end half of the lesser number sooner.
   each(1, "sum", [&](OpId, size_t cell) { run.start[cell] -= 0.5; });
   expect_even(8 - 2.5 / sums_of_0, 8);
 }
@@ -134,8 +134,8 @@ TEST(WhatifReplay, NegativeTransfersEndBeforeTheyBegin) {
   MeasuredRun run = two_stages();
   for (OpId op = 0; op < run.ops.size(); ++op) {
     if (run.ops[op].name != 2) continue;
-    run.duration[run.at(op, 0)] = -0.005;  // as a clock shows a message, kept
-    run.duration[run.at(op, 1)] = -0.02;   // too early to be believed
+    run.duration[run.at(op, 0)] = -0.005;  // within the error of clocks: kept
+    run.duration[run.at(op, 1)] = -0.02;   // beyond the error of clocks
   }
   MeasuredRun kept = run;
   // All begin a message and an all-reduce at once: measured times are transfers.
@@ -187,7 +187,7 @@ TEST(WhatifReplay, CycleIsAnError) {
   EXPECT_THROW(Replayer{run}, Error);
 }
 
-TEST(WhatifIdeal, MeanOfComputeMedianOfCommunication) {
+TEST(WhatifIdeal, TakesTheMeanOfComputeAndTheMedianOfCommunication) {
   MeasuredRun run = two_stages();
   const std::vector<double> ideal = ideal_durations(run);
   for (OpId op = 0; op < run.ops.size(); ++op) {
@@ -220,7 +220,7 @@ TEST(WhatifIdeal, OpsOfABlockKeepTheirShares) {
   EXPECT_NEAR(ideal[run.at(pass, 1)], 5 * mean / 7, 1e-12);
 }
 
-TEST(WhatifScale, OneStageOneOp) {
+TEST(WhatifScale, ScalesTheOpsOfAStageOrReplica) {
   MeasuredRun run = two_stages();
   settle_transfers(&run);
   Replayer replayer(run);
@@ -230,7 +230,7 @@ TEST(WhatifScale, OneStageOneOp) {
   EXPECT_NEAR(replayer.mean(scaled(run, {parse_scale("all=2", run)})), 5, 1e-12);
 }
 
-TEST(WhatifScale, WrongOnesSayWhatIsMeant) {
+TEST(WhatifScale, WrongOnesAreRefusedWithTheNearestName) {
   const MeasuredRun run = two_stages();
   for (const std::string text :
        {"forward-compute", "forward-compute=0", "forward-compute=-1", "forward-compute=x",
@@ -244,7 +244,7 @@ TEST(WhatifScale, WrongOnesSayWhatIsMeant) {
   }
 }
 
-TEST(WhatifSurface, GoesToOneAsLinksWiden) {
+TEST(WhatifSurface, EfficiencyGoesToOneAsLinksWiden) {
   MeasuredRun run = two_stages();
   settle_transfers(&run);
   Replayer replayer(run);

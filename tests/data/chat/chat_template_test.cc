@@ -181,7 +181,7 @@ TEST(ChatTemplate, TheAssistantsPartsAreItsGenerationBlocks) {
   EXPECT_ERROR(hidden.assistant_spans(chat()), "line 1: a generation block inside of a macro");
 }
 
-TEST(ChatTemplate, WithoutBlocksTheyAreWhatItsMessagesAdd) {
+TEST(ChatTemplate, WithoutBlocksTheAssistantsPartsAreThoseThatItsMessagesAdd) {
   const ChatTemplate given =
       ChatTemplate::parse(kPlain, "t", {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
   EXPECT_FALSE(given.has_generation_blocks());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of fine-tuning sets: every trained token once an epoch, examples whole and apart, rows pure
-// functions of their index, mixtures by weight, truncation, pairs and mismatched completions.
+// Rows of fine-tuning sets. Every trained token occurs once an epoch, examples are kept whole and
+// apart, and a row is a pure function of its index. Also mixtures by weight, truncation, pairs and
+// mismatched completions.
 #include "data/examples/example_rows.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ struct FilledRow {
   std::vector<int32_t> tokens, targets, positions, answers;
 };
 
-/// A set of examples with ids that all differ, from 100 on, so that an id says where it is from.
+/// A set of examples whose ids are all different, so that an id identifies its example.
 class Rows : public testing::Test {
  protected:
   struct Of {
@@ -171,7 +172,7 @@ TEST_F(Rows, EveryTrainedTokenOnceAnEpoch) {
   }
 }
 
-TEST_F(Rows, APureFunctionOfTheIndex) {
+TEST_F(Rows, AreAPureFunctionOfTheIndex) {
   Rng rng(2);
   random(&rng, 120, 30, 3);
   RowOptions row_options = options(40);
@@ -282,7 +283,7 @@ TEST(Blend, EverySourceHasItsShare) {
   EXPECT_ERROR(Blend({1, std::nan("")}), "expected 0 or more");
 }
 
-TEST_F(Rows, MixtureByWeight) {
+TEST_F(Rows, SourcesAreMixedByWeight) {
   start(SetKind::tokens);
   for (int i = 0; i < 40; ++i) {
     add(0, {{1, 9}});
@@ -320,7 +321,7 @@ TEST_F(Rows, MixtureByWeight) {
   EXPECT_ERROR(ExampleRows(examples_, row_options), "source 3 has a weight of 2 and no example");
 }
 
-/// Returns each id that is a target in an epoch, with the number of times.
+/// Returns the number of times that each id is a target in an epoch.
 std::map<int32_t, int64_t> targets_of(const ExampleRows& rows) {
   std::map<int32_t, int64_t> seen;
   for (int64_t index = 0; index < rows.sequences_per_epoch(); ++index) {
@@ -328,7 +329,7 @@ std::map<int32_t, int64_t> targets_of(const ExampleRows& rows) {
     for (size_t i = 0; i < row.targets.size(); ++i) {
       if (row.targets[i] == kIgnoredTarget) continue;
       ++seen[row.targets[i]];
-      EXPECT_EQ(row.targets[i], row.tokens[i] + 1);  // ids of a text count up
+      EXPECT_EQ(row.targets[i], row.tokens[i] + 1);  // ids of a text are consecutive
     }
   }
   return seen;
@@ -421,7 +422,7 @@ TEST_F(Rows, RowsKeepTheirNumbersInEveryEpoch) {
   EXPECT_EQ(std::ssize(of), rows.sequences_per_epoch());
 }
 
-TEST_F(Rows, TruncationAndItsRefusals) {
+TEST_F(Rows, LongExamplesAreDroppedTruncatedOrRefused) {
   start(SetKind::tokens);
   add(0, {{2, 30}});
   add(0, {{2, 3}});
@@ -488,7 +489,7 @@ TEST_F(Rows, PairsStayTogether) {
       for (int which = 0; which < 2; ++which) {
         const TokenSequence& sequence = of.sequences[which];
         const int64_t n = std::ssize(sequence.ids), other = which == 0 ? b : a;
-        // The shorter one is whole unless it takes more than half.
+        // An answer is kept whole unless both together are too long and it takes more than half.
         const int64_t kept =
             a + b <= seq_len ? n : std::min(n, std::max(seq_len / 2, seq_len - other));
         for (int64_t i = 0; i < kept; ++i, ++at) {

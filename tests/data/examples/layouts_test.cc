@@ -129,7 +129,7 @@ TEST(SourceLayout, WrongMessagesAreNamed) {
   expect_refused(chat(R"([{"role":"system"}])"), "content of message 0 of messages is missing");
 }
 
-TEST(SourceLayout, PromptsWithCompletions) {
+TEST(SourceLayout, ReadsPromptsWithCompletions) {
   const Example text = example_of(R"({"prompt":"1+1=","completion":" 2"})");
   EXPECT_EQ(text.kind, Kind::completion);
   EXPECT_EQ(text.prompt, "1+1=");
@@ -181,7 +181,7 @@ TEST(SourceLayout, LabelsAreTakenOrRefusedNeverIgnored) {
                "data.jsonl:2: its columns fit format unpaired; expected completion");
 }
 
-TEST(SourceLayout, PreferencesWithAPromptOrWithACommonBeginning) {
+TEST(SourceLayout, ReadsPreferencesWithAPromptOrACommonBeginning) {
   const Example text = example_of(R"({"prompt":"q","chosen":" a","rejected":" b"})");
   EXPECT_EQ(text.kind, Kind::preference);
   EXPECT_EQ(text.prompt, "q");

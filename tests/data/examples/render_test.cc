@@ -120,7 +120,7 @@ TEST_F(Render, TurnsOfTheAssistantAreTrained) {
   EXPECT_EQ(chat(R"([{"role": "user", "content": "hi"}])"), "[<|im_start|>user\nhi<|im_end|>\n]");
 }
 
-TEST_F(Render, MessagesSayThatTheyAreNotTrained) {
+TEST_F(Render, MessagesMayBeExcludedFromTraining) {
   const auto turns = [](const char* first, const char* second) {
     return fmt::format(
         R"([{{"role": "user", "content": "hi", {}}}, {{"role": "assistant", "content": "one", {}}},
@@ -185,7 +185,7 @@ TEST_F(Render, SpecialTokensOfTextsAreTextIfAskedFor) {
   EXPECT_ERROR(chat("[{\"role\": \"user\", \"content\": \"\xEF\xB7\x90\"}]"), "U+FDD0");
 }
 
-TEST_F(Render, CompletionsOfTexts) {
+TEST_F(Render, CompletionsOfTextsAreTrainedBehindTheirPrompts) {
   EXPECT_EQ(one(answer_example(R"("Q: ")", R"("A")")), "Q: [A<|endoftext|>]");
   EXPECT_FALSE(rendered_.joined);
   EXPECT_EQ(rendered_.prompt, 3u);
@@ -199,7 +199,7 @@ TEST_F(Render, CompletionsOfTexts) {
   EXPECT_EQ(one(answer_example(R"("Q")", R"("A")")), "[^QA<|endoftext|>]");
 }
 
-TEST_F(Render, CompletionsOfMessages) {
+TEST_F(Render, CompletionsOfMessagesTrainTheAssistantOnly) {
   const char* prompt = R"([{"role": "user", "content": "hi"}])";
   const char* answer = R"([{"role": "assistant", "content": "one"}])";
   const std::string before = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";

@@ -19,7 +19,7 @@ Parts parts_of(const ShownSequence& sequence) {
   return parts;
 }
 
-TEST(Shown, PartsTakeTurns) {
+TEST(Shown, SplitsASequenceIntoTrainedAndUntrainedParts) {
   ShownSequence sequence;
   EXPECT_TRUE(parts_of(sequence).empty());
   sequence.ids = {'a', 'b', 'c', 'd', 'e'};

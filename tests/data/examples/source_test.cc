@@ -357,7 +357,7 @@ TEST_F(DatasetInfo, AnotherHashIsAWarning) {
       << logged.text();
 }
 
-TEST_F(DatasetInfo, RefusesWhatItCannotRead) {
+TEST_F(DatasetInfo, RefusesUnsupportedEntries) {
   // Without a tag for it, a role is unknown, as there.
   EXPECT_ERROR(
       read(
@@ -412,7 +412,7 @@ TEST(HoldOut, DependsOnContentAndIsNeverEmptyNorAll) {
   EXPECT_ERROR(hold_out(three, 1, 3), "the share 1 is held out");
 }
 
-TEST(HoldOut, ContentIsAllButThePlace) {
+TEST(HoldOut, ContentExcludesThePlaceInTheFile) {
   const ReadSource read = read_lines(text_line("a") + text_line("a") + text_line("b"));
   EXPECT_EQ(content_hash(read.examples[0]), content_hash(read.examples[1]));
   EXPECT_NE(content_hash(read.examples[0]), content_hash(read.examples[2]));

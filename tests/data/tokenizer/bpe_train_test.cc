@@ -30,7 +30,7 @@ Tokenizer train(const std::vector<std::string>& texts, BpeTrainOptions options) 
   return trainer.train();
 }
 
-TEST(BpeTrain, ByHand) {
+TEST(BpeTrain, MatchesAHandComputedExample) {
   BpeTrainOptions options;
   options.vocab_size = 257 + 4;
   // Words: "low" 3 times, "lower" twice (with blanks before all but the first).
@@ -156,7 +156,7 @@ TEST(BpeTrain, OrderOfTextsDoesNotMatter) {
   EXPECT_EQ(train(texts, options).hash(), train({texts[2], texts[0], texts[1]}, options).hash());
 }
 
-TEST(BpeTrain, Refuses) {
+TEST(BpeTrain, RefusesBadOptionsAndEmptyTexts) {
   BpeTrainOptions options;
   options.vocab_size = 256;
   EXPECT_ERROR(BpeTrainer{options}, "256");

@@ -193,7 +193,7 @@ TEST(GgufScores, OtherMergesAreRefused) {
 }
 
 // Names that llama.cpp takes for the same cut give the same ids; an export has the first of them.
-TEST(GgufPretokenizers, NamesOfTheSameCut) {
+TEST(GgufPretokenizers, NamesOfOneSplitGiveTheSameIds) {
   const auto named = [](const char* name) {
     const Value value = Value::of_string(name);
     return changed(byte_level_metadata(), "tokenizer.ggml.pre", &value);

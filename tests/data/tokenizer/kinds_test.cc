@@ -17,7 +17,7 @@ using Ids = std::vector<int32_t>;
 using Words = std::vector<std::string>;
 using Json = nlohmann::json;
 
-// A BPE of characters over "abc", "▁" and all of `more`; merges a b, ▁ ab.
+// Returns a BPE of characters a, b, c, "▁" and `more`, with the merges a b and ▁ ab.
 Json bpe_file(const Words& more = {}) {
   Json vocab = Json::object();
   Words tokens = {"<unk>", "a", "b", "c", "▁", "ab", "▁ab"};
@@ -86,7 +86,7 @@ TEST(Metaspace, FirstMarksTheInputAlone) {
   EXPECT_EQ(token_texts(parsed(file), "<x>ab"), (Words{"<x>", "ab"}));
 }
 
-TEST(Bpe, UnknownCharacters) {
+TEST(Bpe, UnknownCharactersBecomeTheUnknownToken) {
   Json file = bpe_file();
   file["pre_tokenizer"] = nullptr;
   file["decoder"] = {{"type", "Fuse"}};
@@ -132,8 +132,8 @@ TEST(Bpe, FallsBackToBytes) {
   EXPECT_ERROR(parsed(half), "255 of the tokens");
 }
 
-// No merge reaches across two characters that no token has side by side: words are cut there, and
-// the ids are those of the definition on the whole text.
+// Words are cut between two characters that are adjacent in no token, since no merge can join them.
+// The ids equal those of the definition on the whole text.
 TEST(Bpe, CutWordsGiveTheSameMerges) {
   const std::vector<std::pair<std::string, std::string>> merges = {
       {"b", "a"}, {"a", "b"}, {"ab", "ab"}, {"▁", "a"}, {"c", "c"}, {"▁a", "ba"}, {"cc", "▁"}};
@@ -213,7 +213,8 @@ TEST(Unigram, EqualsTheDefinition) {
   }
 }
 
-// Text that is to be text gives no special token, even where the vocabulary has its spelling.
+// With special tokens split, a text that spells one gives ordinary tokens, even if the vocabulary
+// has this spelling.
 TEST(Unigram, SplitSpecialTokensAreText) {
   Json file = unigram_file();
   file["model"]["vocab"].push_back(Json::array({"</s>", 0.0}));
@@ -232,8 +233,8 @@ TEST(Unigram, SplitSpecialTokensAreText) {
   EXPECT_EQ(encoder.special_tokens_met(), 4);
 }
 
-// Pieces of one pre-tokenizer, as the ids of a byte-level BPE without merges show them: each
-// piece gets a blank before.
+// Returns the pieces of one pre-tokenizer. A byte-level BPE without merges puts a blank before each
+// piece, which shows where they begin.
 Words pieces_of(Json step, const std::string& text) {
   Json vocab = Json::object();
   for (int b = 0; b < 94; ++b) {
@@ -257,7 +258,7 @@ Words pieces_of(Json step, const std::string& text) {
   return out;
 }
 
-TEST(Split, FatesOfTheMatches) {
+TEST(Split, MatchesAreRemovedIsolatedOrMergedByBehavior) {
   const auto pieces = [](const char* behavior, bool invert) {
     return pieces_of({{"type", "Split"},
                       {"pattern", {{"String", "-"}}},
@@ -274,7 +275,7 @@ TEST(Split, FatesOfTheMatches) {
   EXPECT_EQ(pieces("Isolated", true), (Words{"the", "-", "final", "-", "-", "countdown"}));
 }
 
-TEST(Split, OtherPretokenizers) {
+TEST(Split, EveryOtherPretokenizerSplitsByItsKind) {
   EXPECT_EQ(pieces_of({{"type", "Digits"}}, "a12b3"), (Words{"a", "12", "b", "3"}));
   EXPECT_EQ(pieces_of({{"type", "Digits"}, {"individual_digits", true}}, "a12b"),
             (Words{"a", "1", "2", "b"}));
@@ -284,7 +285,7 @@ TEST(Split, OtherPretokenizers) {
   EXPECT_EQ(pieces_of({{"type", "CharDelimiterSplit"}, {"delimiter", "."}}, "a.b"),
             (Words{"a", "b"}));
   EXPECT_EQ(pieces_of({{"type", "BertPreTokenizer"}}, "a b.c"), (Words{"a", "b", ".", "c"}));
-  // A match of nothing cuts, too: before each group of three digits.
+  // An empty match cuts as well: here before each group of three digits.
   EXPECT_EQ(pieces_of({{"type", "Split"},
                        {"pattern", {{"Regex", R"((?<=\d)(?=(?:\d{3})+$))"}}},
                        {"behavior", "Isolated"}},
@@ -292,7 +293,7 @@ TEST(Split, OtherPretokenizers) {
             (Words{"1", "234", "567"}));
 }
 
-TEST(PostProcessor, AddsWhatTheFileSays) {
+TEST(PostProcessor, AddsTheTokensOfTheFile) {
   Json file = bpe_file();
   file["added_tokens"] = Json::array({added("<s>", 7), added("</s>", 8)});
   const Json single = Json::array({{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
@@ -325,7 +326,7 @@ TEST(PostProcessor, AddsWhatTheFileSays) {
   EXPECT_ERROR(parsed(file), "Other");
 }
 
-// As `tokenizers` numbers them: ids of the file do not count.
+// `tokenizers` ignores the ids in the file and numbers added tokens itself.
 TEST(AddedTokens, AreNumberedBehindTheVocabulary) {
   Json file = bpe_file();
   file["added_tokens"] =
@@ -368,8 +369,8 @@ TEST(AddedTokens, AreFoundInNormalisedText) {
   EXPECT_EQ(std::count(lower.begin(), lower.end(), 8), 0);
 }
 
-// Ranges of the ids lie side by side and cover the text, but for characters that the tokenizer adds
-// or drops.
+// The byte ranges of the ids are adjacent and cover the text, except for characters that the
+// tokenizer adds or drops.
 TEST(Ranges, CoverTheText) {
   Json digits = bpe_file();
   digits["pre_tokenizer"] = {{"type", "Sequence"},
@@ -427,11 +428,11 @@ TEST(Kinds, FilesOfASpecOpenAgain) {
     const Tokenizer written = Tokenizer::parse(Tokenizer(first.spec()).to_json(), "written");
     EXPECT_EQ(written.hash(), first.hash());
     EXPECT_EQ(written.encode("ab  c \uFB01"), first.encode("ab  c \uFB01"));
-    EXPECT_EQ(first.to_json(), file.dump());  // of a loaded one the very text
+    EXPECT_EQ(first.to_json(), file.dump());  // a loaded tokenizer keeps the text of its file
   }
 }
 
-TEST(Kinds, HashesTellStepsApart) {
+TEST(Kinds, HashesDistinguishSteps) {
   const Hash128 hash = parsed(bpe_file()).hash();
   const std::vector<std::function<void(Json*)>> changes = {
       [](Json* f) { (*f)["pre_tokenizer"]["prepend_scheme"] = "first"; },

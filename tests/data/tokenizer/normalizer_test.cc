@@ -57,7 +57,7 @@ TEST(NormalForms, ManyMarksTakeNoLongTime) {
   EXPECT_EQ(nfc(text).size(), text.size() - 1);  // one composes: 1 + 2 bytes become 2
 }
 
-TEST(Normalizer, LettersAndBlanks) {
+TEST(Normalizer, LowercasesAndStripsAccentsAndBlanks) {
   EXPECT_EQ(normalized({step_of(Kind::lowercase)}, "\u00C4B\u0130\xFF Z"), "\u00E4bi\u0307\xFF z");
   EXPECT_EQ(normalized({step_of(Kind::nfd), step_of(Kind::strip_accents)}, "\u00E9\u0301x"), "ex");
   NormalizerStep strip = step_of(Kind::strip);
@@ -68,7 +68,7 @@ TEST(Normalizer, LettersAndBlanks) {
   EXPECT_EQ(normalized({strip}, " \n"), "");
 }
 
-TEST(Normalizer, PrependAndReplace) {
+TEST(Normalizer, PrependsAndReplaces) {
   const std::vector<NormalizerStep> llama = {step_of(Kind::prepend, "", "\u2581"),
                                              step_of(Kind::replace, " ", "\u2581")};
   EXPECT_EQ(normalized(llama, "a  b"), "\u2581a\u2581\u2581b");
@@ -78,7 +78,7 @@ TEST(Normalizer, PrependAndReplace) {
   EXPECT_ERROR(Normalizer({step_of(Kind::replace)}), "empty pattern");
 }
 
-TEST(Normalizer, TellsWhereBytesComeFrom) {
+TEST(Normalizer, MapsEveryByteToItsOrigin) {
   const Normalizer normalizer(
       {step_of(Kind::prepend, "", "_"), step_of(Kind::nfc), step_of(Kind::replace, " ", "<>")});
   const std::string text = "e\u0301 b";
@@ -98,7 +98,7 @@ TEST(Normalizer, TellsWhereBytesComeFrom) {
   EXPECT_FALSE(Normalizer({strip}).apply({" a", nullptr, true}, &buffers).at_start);
 }
 
-TEST(Charsmap, BrokenTables) {
+TEST(Charsmap, BrokenTablesAreRefused) {
   for (const std::string& table :
        {std::string(), std::string(3, 'x'), std::string("\x08\0\0\0abcd", 8),
         std::string("\x03\0\0\0abc", 7), std::string("\0\0\0\0abc", 7)}) {

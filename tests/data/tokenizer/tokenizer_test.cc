@@ -83,7 +83,7 @@ TEST(ByteAlphabet, MapsBytesBijectively) {
   EXPECT_FALSE(from_alphabet("\u65E5", &back));
 }
 
-TEST(Regex, Gpt2) {
+TEST(Regex, SplitsTextsAsGpt2Does) {
   EXPECT_EQ(
       words_of(kGpt2Pattern, "It's  a_b\n\n  x42, y!! 'll"),
       (Words{"It", "'s", " ", " a", "_", "b", "\n\n ", " x", "42", ",", " y", "!!", " '", "ll"}));
@@ -93,7 +93,7 @@ TEST(Regex, Gpt2) {
   EXPECT_EQ(words_of(kGpt2Pattern, ""), Words{});
 }
 
-TEST(Regex, Llama3AndQwen2) {
+TEST(Regex, SplitsTextsAsLlama3AndQwen2Do) {
   const std::string text = "I'LL go\n\n 12345 f(x);\r\n";
   EXPECT_EQ(words_of(kLlama3Pattern, text),
             (Words{"I", "'LL", " go", "\n\n", " ", "123", "45", " f", "(x", ");\r\n"}));
@@ -118,7 +118,7 @@ TEST(Regex, EmptyPatternCutsNothing) { EXPECT_EQ(words_of("", "a b \xFF"), (Word
 
 // As Oniguruma reads them; PCRE2 by itself counts U+3BA1 apart, but U+33F9 and U+30FC, which
 // several scripts share, as Han, and marks as no part of a word.
-TEST(Regex, NamesMeanWhatOnigurumasDo) {
+TEST(Regex, ClassNamesMeanTheSameAsInOniguruma) {
   EXPECT_EQ(words_of(R"(\p{Han}+)", "a\u6F22\u33F9\u5B57"),
             (Words{"a", "\u6F22", "\u33F9", "\u5B57"}));
   EXPECT_EQ(words_of(R"([\p{Hiragana}]+|\p{^Latin})", "ab\u3042\u3044\u30FC"),
@@ -132,7 +132,7 @@ TEST(Regex, NamesMeanWhatOnigurumasDo) {
   EXPECT_EQ(words_of(R"([\w-.]+)", "a-.b c"), (Words{"a-.b", " ", "c"}));
 }
 
-TEST(Regex, ClassesOfClasses) {
+TEST(Regex, ClassesMayContainAndIntersectClasses) {
   EXPECT_EQ(words_of(R"([a-z&&[^aeiou]]+)", "abcde"), (Words{"a", "bcd", "e"}));
   EXPECT_EQ(words_of(R"([^\r\n\p{L}&&[^\p{Han}]]+)", "a1\u6F22-\n"),
             (Words{"a", "1\u6F22-", "\n"}));
@@ -141,7 +141,7 @@ TEST(Regex, ClassesOfClasses) {
   EXPECT_EQ(words_of(R"([\W&&\S]+)", "a.: b"), (Words{"a", ".:", " b"}));
 }
 
-TEST(Regex, BadPatterns) {
+TEST(Regex, RefusesUnsupportedPatterns) {
   EXPECT_ERROR(Regex("(a"), "does not compile");
   EXPECT_ERROR(Regex("[a"), "does not compile");
   EXPECT_ERROR(Regex(R"(\X)"), "grapheme clusters");
@@ -215,7 +215,7 @@ TEST(Tokenizer, AnyBytesComeBack) {
 }
 
 // More words than the cache holds: it is emptied and goes on.
-TEST(Tokenizer, CacheOverflows) {
+TEST(Tokenizer, ACacheOverflowChangesNoIds) {
   const Tokenizer t(spec_of({{"1", "2"}, {"2", "1"}}));
   Encoder warm(t);
   Ids ids;
@@ -230,7 +230,7 @@ TEST(Tokenizer, CacheOverflows) {
   EXPECT_EQ(t.decode(ids), text);
 }
 
-TEST(Tokenizer, AddedTokens) {
+TEST(Tokenizer, AddedTokensFollowTheirOptions) {
   TokenizerSpec spec = spec_of({{"a", "b"}});
   const auto add = [&](const std::string& text, auto change) {
     AddedToken token;
@@ -262,7 +262,7 @@ TEST(Tokenizer, AddedTokens) {
 }
 
 // One that takes blanks along on both sides is no token where the one before took all of it.
-TEST(Tokenizer, AddedBlanksThatTakeBlanksAlong) {
+TEST(Tokenizer, AnAddedTokenWhoseBlanksAreTakenIsNoToken) {
   TokenizerSpec spec = spec_of({{"a", "b"}});
   for (const char* text : {"  ", " x"}) {
     AddedToken token;
@@ -293,7 +293,7 @@ TEST(Tokenizer, AddedTokensInTheAlphabetOfBytesAreBytes) {
   EXPECT_EQ(t.decode(t.encode("a\u65E5")), "a\u65E5");
 }
 
-TEST(Tokenizer, PrefixSpace) {
+TEST(Tokenizer, AddsAPrefixSpaceOnce) {
   TokenizerSpec spec = spec_of({{" ", "a"}});
   spec.pretokenizers.insert(spec.pretokenizers.begin(), PretokenizerStep());
   spec.pretokenizers[0].kind = PretokenizerStep::Kind::prefix_space;
@@ -302,7 +302,7 @@ TEST(Tokenizer, PrefixSpace) {
   EXPECT_EQ(texts_of_tokens(t, " a"), (Words{" a"}));
 }
 
-TEST(Tokenizer, LengthsOfTokens) {
+TEST(Tokenizer, TokenLengthsCountBytes) {
   const Tokenizer t(spec_of({{"a", "b"}}));
   const std::vector<int32_t> lengths = t.token_lengths();
   EXPECT_EQ(lengths['a'], 1);
@@ -331,7 +331,7 @@ TEST(Tokenizer, SavesAndLoads) {
   }
 }
 
-TEST(Tokenizer, HashTellsTokenizersApart) {
+TEST(Tokenizer, HashDistinguishesTokenizers) {
   const TokenizerSpec spec = spec_of({{"a", "b"}, {"b", "c"}});
   const Hash128 hash = Tokenizer(spec).hash();
   EXPECT_EQ(Tokenizer(spec).hash(), hash);
@@ -346,7 +346,7 @@ TEST(Tokenizer, HashTellsTokenizersApart) {
   EXPECT_NE(Tokenizer(other).hash(), hash);
 }
 
-TEST(Tokenizer, EndOfTextFromTheConfigBeside) {
+TEST(Tokenizer, TakesItsEndOfTextFromTheConfigBesideIt) {
   const TempFolder folder;
   TokenizerSpec spec = spec_of({{"a", "b"}});
   AddedToken chat = spec.added[0];
@@ -389,7 +389,7 @@ TEST(Tokenizer, RefusesBadSpecs) {
 }
 
 // Bytes without a token are left out before anything is merged.
-TEST(Tokenizer, LeavesOutWhatHasNoToken) {
+TEST(Tokenizer, LeavesOutBytesWithoutAToken) {
   TokenizerSpec spec = spec_of({{"a", "b"}});
   spec.tokens['q'] = "";
   const Tokenizer t(spec);

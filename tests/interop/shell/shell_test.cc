@@ -52,7 +52,7 @@ TEST(ShellSum, GivesTheResultOfAShell) {
   EXPECT_EQ(shell_sum(repeated("(", 1'000'000) + "7" + repeated(")", 1'000'000)), std::nullopt);
 }
 
-TEST(Shell, WordsBranchesAndCommands) {
+TEST(Shell, ExpandsWordsAndTakesTheBranchThatRuns) {
   EXPECT_EQ(words_of("N=3\nif [ $N -gt 2 ]; then\n  run --a $((N * 2)) 2>&1 | tee log\nelse\n"
                      "  run --b\nfi\ncase $N in\n 3) last \"${M:-x y}\" ;;\n *) other ;;\nesac\n"),
             (std::vector<std::string>{"run", "--a", "6", "tee", "log", "last", "x y"}));
@@ -69,7 +69,7 @@ TEST(Shell, TestsAreJoinedFromTheLeft) {
             std::vector<std::string>{"two"});
 }
 
-TEST(Shell, ExpansionsInsideOfEachOtherHaveAnEnd) {
+TEST(Shell, RefusesDeeplyNestedExpansions) {
   for (const auto& [open, close] : {std::pair{"$((1 + ", "))"}, {"${A:-", "}"}}) {
     const std::string script = "X=" + repeated(open, 100'000) + "1" + repeated(close, 100'000);
     EXPECT_NE(error_of(script + "\n").find("inside of each other"), std::string::npos) << open;

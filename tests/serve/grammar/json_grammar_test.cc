@@ -52,7 +52,7 @@ bool takes(serve::TokenConstraint* constraint, const GrammarVocabulary& vocabula
   return constraint->may_end();
 }
 
-TEST(ToolCalls, FormsOfTheParsers) {
+TEST(ToolCalls, HaveTheFormThatTheParserReads) {
   const auto vocabulary = vocabulary_with_marks();
   const auto check = [&](ToolCallForm form, int64_t calls, const std::string& name,
                          const std::string& text) {
@@ -79,7 +79,7 @@ TEST(ToolCalls, FormsOfTheParsers) {
   EXPECT_FALSE(check(ToolCallForm::llama3_json, 1, "", now));
 }
 
-TEST(ToolCalls, ControlTokensStandForTheirMarksAlone) {
+TEST(ToolCalls, ControlTokensStandOnlyForTheirMarks) {
   const auto vocabulary = vocabulary_with_marks();
   const auto hermes = serve::tool_call_constraint(two_tools(), {}, vocabulary);
   EXPECT_EQ(allowed_tokens(hermes.get(), *vocabulary), (std::vector<int32_t>{'<', 256}));
@@ -90,7 +90,7 @@ TEST(ToolCalls, ControlTokensStandForTheirMarksAlone) {
   EXPECT_EQ(allowed_tokens(text.get(), *vocabulary), (std::vector<int32_t>{'{'}));
 }
 
-TEST(ToolCalls, BadTools) {
+TEST(ToolCalls, InvalidToolsAreRefused) {
   const auto error = [](const char* tools, const std::string& name) {
     const OrderedJson json = OrderedJson::parse(tools);
     return error_of([&] {
@@ -155,7 +155,7 @@ TEST(JsonGrammar, TheCacheReportsWhatIsNotEnforcedOnce) {
 }
 
 /// Forgetting states in the middle of texts changes nothing.
-TEST(JsonGrammar, LongTextsOfManyStates) {
+TEST(JsonGrammar, ForgettingStatesWithinATextChangesNothing) {
   const auto vocabulary = vocabulary_with_marks();
   const OrderedJson schema = {{"type", "string"}, {"maxLength", 60'000}};
   const auto grammar = JsonGrammar::of_schema(&schema, vocabulary);

@@ -66,7 +66,7 @@ TEST(GrammarPatterns, MatchAnywhereAsEcmaDoes) {
   }
 }
 
-TEST(GrammarPatterns, RefusedByName) {
+TEST(GrammarPatterns, UnsupportedConstructsAreRefusedByName) {
   for (const auto& [pattern, words] :
        std::vector<std::pair<const char*, const char*>>{{"(?=a)", "look-ahead"},
                                                         {"(?!a)", "look-ahead"},
@@ -100,7 +100,7 @@ TEST(GrammarPatterns, RefusedByName) {
   }
 }
 
-TEST(GrammarPatterns, OperationsOfAutomata) {
+TEST(GrammarPatterns, AutomataAreIntersectedUnitedAndSubtracted) {
   const CharDfa a = pattern_dfa("^a", "test"), z = pattern_dfa("z$", "test");
   const CharDfa both = *dfa_combine(a, z, DfaOp::both);
   const CharDfa either = *dfa_combine(a, z, DfaOp::either);
@@ -114,7 +114,7 @@ TEST(GrammarPatterns, OperationsOfAutomata) {
   EXPECT_FALSE(dfa_of_texts({"x\xFF", "y"})->matches("x\xFF"));
 }
 
-TEST(GrammarFormats, KnownTexts) {
+TEST(GrammarFormats, AcceptValidTextsAndRefuseInvalidOnes) {
   const std::map<std::string, PatternCase> cases = {
       {"date",
        {"",
@@ -207,7 +207,7 @@ TEST(GrammarNumbers, BoundsAreExact) {
   }
 }
 
-TEST(GrammarNumbers, Limits) {
+TEST(GrammarNumbers, FollowTheSyntaxOfJsonAndAreBounded) {
   const auto accepts = [](const std::string& schema, const std::string& text) {
     return ByteReader::of(schema).accepts(text);
   };
@@ -234,7 +234,7 @@ TEST(GrammarNumbers, Limits) {
       accepts(R"({"type": "integer", "minimum": 12345678901234567890})", "12345678901234567889"));
 }
 
-TEST(GrammarStrings, EscapesAndPartsOfCharacters) {
+TEST(GrammarStrings, EscapesAndCharactersMustBeWhole) {
   ByteReader any = ByteReader::of(R"({"type": "string"})");
   for (const char* text : {R"("\ud83d\ude00")", R"("\u00e9\n\/\"")", R"("\uABcd")", "\"\x7F\""}) {
     EXPECT_TRUE(any.accepts(text)) << text;
@@ -254,7 +254,7 @@ TEST(GrammarStrings, EscapesAndPartsOfCharacters) {
   }
 }
 
-TEST(GrammarSpace, LittleOfIt) {
+TEST(GrammarSpace, AllowsOneBlankOrAnIndentedLineAfterAToken) {
   ByteReader any = ByteReader::of("{}");
   for (const char* text :
        {"{\"a\": [1, 2], \"b\": {}}", "{\"a\":[1,2]}", "[\n    1,\n    2\n]", "{ }", "[ ]"}) {

@@ -54,7 +54,7 @@ TEST(SchemaRefusals, EveryUnsupportedKeywordIsNamedWithItsPlace) {
   EXPECT_GT(refused, 15);
 }
 
-TEST(SchemaRefusals, UnknownKeywordsButThoseOfExtensions) {
+TEST(SchemaRefusals, UnknownKeywordsAreRefusedUnlessTheyAreExtensions) {
   EXPECT_REFUSED(R"({"type": "string", "minLenght": 3})", "#/minLenght", "unknown keyword");
   EXPECT_EQ(refusal(R"({"type": "string", "x-order": 3})"), "");
   // Where nothing refers to it, it restricts nothing.
@@ -63,7 +63,7 @@ TEST(SchemaRefusals, UnknownKeywordsButThoseOfExtensions) {
                  "not supported");
 }
 
-TEST(SchemaRefusals, BadValuesOfKeywords) {
+TEST(SchemaRefusals, BadValuesOfKeywordsAreRefused) {
   EXPECT_REFUSED(R"({"type": "text"})", "#/type", "unknown type");
   EXPECT_REFUSED(R"({"type": ["string", 3]})", "#/type", "unknown type");
   EXPECT_REFUSED(R"({"enum": []})", "#/enum", "not empty");
@@ -88,7 +88,7 @@ TEST(SchemaRefusals, BadValuesOfKeywords) {
   EXPECT_REFUSED("null", "#", "no schema");
 }
 
-TEST(SchemaRefusals, References) {
+TEST(SchemaRefusals, ReferencesThatLeadNowhereOrInCirclesAreRefused) {
   EXPECT_REFUSED(R"({"$ref": "#/$defs/a"})", "#", "leads to nothing");
   EXPECT_REFUSED(R"({"$ref": "other.json"})", "#", "not supported");
   EXPECT_REFUSED(R"({"$ref": "#name"})", "#", "not supported");
@@ -100,7 +100,7 @@ TEST(SchemaRefusals, References) {
                  "#/$defs/a", "without a value between");
 }
 
-TEST(SchemaRefusals, SchemasWithoutValues) {
+TEST(SchemaRefusals, SchemasThatNoValueFulfilsAreRefused) {
   for (const char* schema :
        {"false", R"({"type": "string", "enum": [1]})", R"({"minLength": 3, "maxLength": 2})",
         R"({"type": "integer", "minimum": 3, "maximum": 2})",
@@ -114,7 +114,7 @@ TEST(SchemaRefusals, SchemasWithoutValues) {
   }
 }
 
-TEST(SchemaRefusals, BranchesOfOneOfThatMayHoldTogether) {
+TEST(SchemaRefusals, BranchesOfOneOfThatOverlapAreRefused) {
   EXPECT_REFUSED(R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})", "#/oneOf/0", "oneOf");
   EXPECT_REFUSED(R"({"oneOf": [{"type": "string", "pattern": "^a"}, {"type": "string"}]})",
                  "#/oneOf/0", "oneOf");
@@ -132,7 +132,7 @@ TEST(SchemaRefusals, BranchesOfOneOfThatMayHoldTogether) {
             "");
 }
 
-TEST(SchemaRefusals, CountsOfPropertiesThatNobodyCanKeep) {
+TEST(SchemaRefusals, ImpossibleCountsOfPropertiesAreRefused) {
   EXPECT_REFUSED(R"({"type": "object", "minProperties": 2})", "#", "minProperties");
   EXPECT_REFUSED(R"({"type": "object", "properties": {"a": {}}, "minProperties": 2})", "#",
                  "minProperties");
@@ -234,7 +234,7 @@ TEST(SchemaRefusals, AmbiguousTextsEndWithAnError) {
   EXPECT_NE(error.find("ways at once"), std::string::npos) << error;
 }
 
-TEST(SchemaRefusals, DeepTexts) {
+TEST(SchemaRefusals, DeepTextsAreAcceptedUpToALimit) {
   ByteReader list = ByteReader::of(R"({"$ref": "#/$defs/n", "$defs": {"n": {"type": "array",
                       "items": {"$ref": "#/$defs/n"}}}})");
   const std::string deep = std::string(20'000, '[') + std::string(20'000, ']');
@@ -245,7 +245,7 @@ TEST(SchemaRefusals, DeepTexts) {
   EXPECT_EQ(any.allowed(std::string(200, '[')), 64U);
 }
 
-TEST(SchemaRefusals, Fuzz) {
+TEST(SchemaRefusals, MutatedSchemasNeitherCrashNorHang) {
   std::vector<nlohmann::json> seeds;
   for (const OrderedJson& each : peer_instances()) {
     seeds.push_back(nlohmann::json::parse(each.at("schema").dump()));

@@ -65,7 +65,7 @@ void expect_valid_texts(const std::vector<std::string>& tokens, uint64_t seed) {
 TEST(SchemaTexts, RandomBytesAreValid) { expect_valid_texts(byte_tokens(), 1); }
 TEST(SchemaTexts, RandomTokensAreValid) { expect_valid_texts(mixed_tokens(), 2); }
 
-TEST(SchemaTexts, TheValidatorOfTheTestsTellsInvalidTexts) {
+TEST(SchemaTexts, TheValidatorOfTheTestsRefusesInvalidTexts) {
   for (const OrderedJson& each : peer_instances()) {
     const nlohmann::json schema = nlohmann::json::parse(each.at("schema").dump());
     for (const std::string text : each.at("invalid")) {
@@ -74,7 +74,7 @@ TEST(SchemaTexts, TheValidatorOfTheTestsTellsInvalidTexts) {
   }
 }
 
-TEST(SchemaTexts, AnyObjectOfJson) {
+TEST(SchemaTexts, AreAnyJsonObjectWithoutASchema) {
   const auto vocabulary = std::make_shared<const GrammarVocabulary>(mixed_tokens());
   const auto grammar = JsonGrammar::of_schema(nullptr, vocabulary);
   Rng rng(3);
