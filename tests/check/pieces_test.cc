@@ -11,6 +11,7 @@
 #include <numeric>
 #include <string>
 
+#include "check/values/encoded_sets.h"
 #include "collectives/comm_op.h"
 #include "ops/op.h"
 #include "tests/compare_util.h"
@@ -329,6 +330,26 @@ TEST(Pieces, JoinedColumnsKeepTheCutOfTheRows) {
   EXPECT_EQ(s.pieces.join(parts, graph::CutTable::kWhole, 5, 1, 5, kEverywhere, &guess, &why),
             s.pieces.intern({2, {rows, graph::CutTable::kWhole}, {}}))
       << why.text;
+}
+
+/// Two parts have some indices in common, which were encoded in one sum here, in another there.
+TEST(EncodedSets, PartsThatOverlapMustHaveLostTheSame) {
+  Setting s;
+  graph::CutTable& cuts = s.pieces.cuts;
+  EncodedSets sets(cuts);
+  const SpaceId space = s.pieces.intern_space({.key = 1, .letter = 'k'});
+  const FamilyId addends = sets.of({});
+  const FamilyId some = sets.of({{space, cuts.make(2, 0, {{{0, 1}}})}});
+  const FamilyId all = sets.of({{space, graph::CutTable::kWhole}});
+  const auto at = [&](int64_t size, graph::Run run) { return cuts.make(size, 0, {{run}}); };
+  const auto join = [&](graph::Run second, FamilyId lost) {
+    const EncodedSets::Part parts[] = {{at(8, {0, 4}), at(8, {0, 4}), addends, some},
+                                       {at(8, {4, 4}), at(8, second), addends, lost}};
+    return sets.join(parts, graph::CutTable::kWhole, 8, 8);
+  };
+  EXPECT_NE(join({4, 4}, all), FamilyId(kNone));
+  EXPECT_EQ(join({0, 4}, all), FamilyId(kNone));
+  EXPECT_EQ(join({2, 4}, all), FamilyId(kNone));
 }
 
 TEST(PieceOf, LayoutAndPieceAgreeOnEveryRank) {

@@ -623,15 +623,34 @@ TEST(Refuse, AMissingResultIsFoundWhereItWasComputed) {
   // The only application of the graph is computed, but the output is filled with zeros.
   using hocket::test::ProgramBuilder;
   ProgramBuilder w({{"a", 1}});
-  const graph::TensorType type{graph::DType::f64, {10}};
-  const graph::TensorId x = w.input("x", type);
-  const graph::TensorId y = w.apply("y", "add", {}, {x, x})[0];
+  const graph::TensorType type{graph::DType::f64, {4, 2}};
+  const graph::TensorId x = w.input("x", {graph::DType::f64, {4, 3}});
+  const graph::TensorId weight = w.input("w", {graph::DType::f64, {2, 3}});
+  const graph::TensorId y = w.apply("y", "linear", {}, {x, weight})[0];
   w.result(y);
-  const program::BufferId fed = w.input_buffer(x);
-  w.task("add", {}, {fed, fed}, {w.step_buffer(type)});
+  w.task("linear", {}, {w.input_buffer(x), w.input_buffer(weight)}, {w.step_buffer(type)});
   w.task("zero", {{"type", graph::to_string(type)}}, {}, {w.output_buffer(y)});
   w.finish();
-  expect_refused(check(w.program, w.graph), "final-value", {"'y'", "is computed by", "add"});
+  expect_refused(check(w.program, w.graph), "final-value", {"'y'", "is computed by", "linear"});
+}
+
+TEST(Refuse, TwoBuffersOfATensorNameTheTasksOfBoth) {
+  test::Case c = make(1, 1, 1, 1);
+  RankClass& cls = c.program.classes[0];
+  const auto weight = std::find_if(cls.buffers.begin(), cls.buffers.end(), [](const auto& buffer) {
+    return buffer.name == "model.norm.weight";
+  });
+  const program::BufferId first = weight - cls.buffers.begin(), second = cls.buffers.size();
+  program::TaskId reader = 0;
+  while (std::count(cls.tasks[reader].in.begin(), cls.tasks[reader].in.end(), first) == 0) {
+    ++reader;
+  }
+  std::replace(cls.tasks[reader].in.begin(), cls.tasks[reader].in.end(), first, second);
+  cls.buffers.push_back(*weight);
+  const Verdict v = check(c.program, c.graph);
+  expect_refused(v, "named-once", {"model.norm.weight", "has two buffers"});
+  const std::vector<TaskRef>& related = v.problems[0].related;
+  EXPECT_EQ(std::count(related.begin(), related.end(), TaskRef{program::ClassId(0), reader}), 1);
 }
 
 TEST(Refuse, TwoGroupsOfTheSameRanks) {

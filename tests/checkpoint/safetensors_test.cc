@@ -465,5 +465,31 @@ TEST(Safetensors, ShardsAndHostileIndexes) {
             std::string::npos);
 }
 
+TEST(Safetensors, MoreShardsThanFilesThatMayBeOpen) {
+  const TempFolder folder;
+  std::string names;
+  for (int shard = 0; shard < 80; ++shard) {
+    const float value = static_cast<float>(shard);
+    const std::string file = "m-" + std::to_string(shard) + ".safetensors";
+    const std::string tensor = "t" + std::to_string(shard);
+    save_safetensors(folder / file, {{tensor, {DType::f32, {1}}, &value}});
+    names += (shard ? ",\"" : "\"") + tensor + "\":\"" + file + "\"";
+  }
+  write_file_atomic(folder / "model.safetensors.index.json", "{\"weight_map\":{" + names + "}}");
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 60;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  float got = 0;
+  const std::string error = error_of([&] {
+    const TensorFiles files(folder.path());
+    files.read("t79", DType::f32, 1, &got);
+  });
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(error, "");
+  EXPECT_EQ(got, 79);
+}
+
 }  // namespace
 }  // namespace hocket::checkpoint

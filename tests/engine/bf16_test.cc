@@ -3,12 +3,16 @@
 // of plans, and the peaks that a prediction uses.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 #include <set>
 
 #include "base/error.h"
+#include "base/small_float.h"
 #include "check/check.h"
 #include "cost/cost_model.h"
+#include "engine/params.h"
+#include "engine/programs.h"
 #include "graph/names.h"
 #include "models/build.h"
 #include "program/memory.h"
@@ -52,6 +56,30 @@ TEST(Bf16, SumsAndStatesAreOfF32) {
       EXPECT_NE(graph.find(graph::names::kMasterOf + name), graph::kNone) << name;
     }
     EXPECT_EQ(graph.tensor(graph.losses[0]).type.dtype, DType::f64);
+  }
+}
+
+/// A run that begins without a checkpoint has the values of f32, rounded, whatever their number.
+TEST(Bf16, InitialValuesAreThoseOfF32Rounded) {
+  const auto initial = [](const std::vector<std::string>& set) {
+    const engine::Run run = run_of(kDense, "tp: 2", set);
+    runtime::LocalRanks ranks = local_ranks(run);
+    Programs programs(run, ranks);
+    Session& session = programs.session(evaluation(run));
+    initialise(session.graph(), session.program(), 7, session.store());
+    const graph::TensorId id = session.graph().find("model.embed_tokens.weight");
+    return gather(session.graph().tensor(id), session.program(), session.store());
+  };
+  const std::vector<std::byte> wide = initial({"model.dtype=f32", "model.config.vocab_size=160"});
+  const std::vector<std::byte> small = initial({"model.config.vocab_size=160"});
+  ASSERT_EQ(wide.size(), 160u * 16 * 4);
+  ASSERT_EQ(small.size(), 160u * 16 * 2);
+  for (size_t i = 0; i < 160 * 16; ++i) {
+    float value;
+    uint16_t stored;
+    std::memcpy(&value, &wide[4 * i], 4);
+    std::memcpy(&stored, &small[2 * i], 2);
+    ASSERT_EQ(stored, Bf16::encode(value)) << i;
   }
 }
 

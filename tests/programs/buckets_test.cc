@@ -697,6 +697,44 @@ TEST(Buckets, OtherElementsAreNotAddedUp) {
   EXPECT_NE(said_of_views(sum_with(2)), "");
 }
 
+/// Two lists of tensors are added to one and the same list, element by element.
+TEST(Buckets, SumsDependOnTheTensorsOfBothSides) {
+  ProgramBuilder w({{"a", 1}});
+  constexpr int64_t kSize = 4;
+  std::map<char, BufferId> fed;
+  std::map<char, TensorId> tensor;
+  for (const char name : std::string("pqxyz")) {
+    tensor[name] = w.input(std::string(1, name), f64({kSize}));
+    fed[name] = w.input_buffer(tensor[name]);
+  }
+  const auto list = [&](const std::string& names) {
+    const BufferId whole = w.step_buffer(f64({kSize * std::ssize(names)}));
+    for (size_t i = 0; i < names.size(); ++i) {
+      const BufferId part = w.flat_view(whole, {kSize}, kSize * static_cast<int64_t>(i));
+      w.task("copy", {}, {fed[names[i]]}, {part});
+    }
+    return whole;
+  };
+  const BufferId common = list("pqp");
+  const auto add = [&](const std::string& names) {
+    const BufferId sum = w.step_buffer(f64({3 * kSize}));
+    w.task("add", {}, {list(names), common}, {sum});
+    return sum;
+  };
+  const auto expect = [&](char one, char other, BufferId sum, int64_t begin) {
+    const TensorId id = w.apply(std::string{one, other}, "add", {}, {tensor[one], tensor[other]})[0];
+    w.result(id);
+    w.task("copy", {}, {w.flat_view(sum, {kSize}, begin)}, {w.output_buffer(id)});
+  };
+  const BufferId twice = add("xyx"), once = add("xyz");
+  expect('x', 'p', twice, 2 * kSize);
+  expect('y', 'q', twice, kSize);
+  expect('z', 'p', once, 2 * kSize);
+  w.finish();
+  const check::Verdict verdict = check::check(w.program, w.graph);
+  EXPECT_TRUE(verdict.ok()) << to_text(verdict);
+}
+
 /// Shards move around the ranks of a second role, along its own axis.
 TEST(Buckets, MoveAlongTheAxesOfTheirRole) {
   for (const int32_t hops : {0, 1, 2}) {

@@ -23,7 +23,7 @@ PieceId Pieces::intern(Piece piece) {
   // reduction with all needed addends is finished, and elements that are whole rows become rows.
   for (Addends& part : piece.addends) {
     if (spaces_[part.space].row == kNone) continue;
-    Space space = spaces_[part.space];
+    AddendSpace space = spaces_[part.space];
     if (space.size % cuts[part.set].cells != 0) continue;
     space.row = kNone;
     space.size = 0;
@@ -44,7 +44,7 @@ PieceId Pieces::intern(Piece piece) {
 }
 
 CutId Pieces::needed(SpaceId space_id, const Piece& piece) {
-  const Space& space = spaces_[space_id];
+  const AddendSpace& space = spaces_[space_id];
   const CutId by = piece.cut[space.by_dim];
   const auto [known, fresh] = needed_.try_emplace({space_id, by}, CutTable::kWhole);
   if (!fresh) return known->second;
@@ -70,7 +70,7 @@ int32_t Pieces::intern_support(decltype(ops::Support::of) needs) {
   return static_cast<int32_t>(support_.size() - 1);
 }
 
-SpaceId Pieces::intern_space(const Space& space) {
+SpaceId Pieces::intern_space(const AddendSpace& space) {
   const auto [known, fresh] = space_index_.try_emplace(space, spaces_.size());
   if (fresh) {
     spaces_.push_back(space);

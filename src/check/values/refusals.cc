@@ -55,7 +55,6 @@ void Refusals::report_untiled(TaskRef ref, BufferId buffer, int32_t reader, cons
     }
   }
   std::sort(related.begin(), related.end());
-  related.erase(std::unique(related.begin(), related.end()), related.end());
   ctx_.report("view-tiled", ProblemClass::value, ref, related, text,
               "write all that is read, in parts of one value with equal cuts of the other dims",
               std::move(at_rank));
