@@ -634,6 +634,28 @@ TEST(Refuse, AMissingResultIsFoundWhereItWasComputed) {
   expect_refused(check(w.program, w.graph), "final-value", {"'y'", "is computed by", "linear"});
 }
 
+TEST(Refuse, AViewOutsideItsBaseNamesTheFirstRank) {
+  using hocket::test::ProgramBuilder;
+  ProgramBuilder w({{"a", 3}});
+  const graph::TensorType type{graph::DType::f64, {10}};
+  const program::BufferId base = w.input_buffer(w.input("x", type));
+  const auto begin = [](const hocket::test::At& at) { return at[0] == 0 ? 0 : 8; };
+  w.task("copy", {}, {w.view(base, 0, 4, begin)}, {w.step_buffer({graph::DType::f64, {4}})});
+  expect_refused(check_structure(w.program), "view-region", {"has 4 from 8 on, of 10 on rank 1"});
+}
+
+TEST(Refuse, TasksThatReadARefusedBufferAreNoFurtherProblems) {
+  test::Case c = make(1, 2, 1, 1);
+  for (program::Buffer& buffer : c.program.classes[0].buffers) {
+    if (buffer.name == "model.norm.weight") {
+      buffer.layout.set(c.program.roles[0].mesh.axis("edp"), graph::Placement::split(0));
+    }
+  }
+  const Verdict v = check_values(c);
+  expect_refused(v, "named-tensor", {"model.norm.weight", "is not the local part"});
+  EXPECT_EQ(v.num_problems, 1) << to_text(v);
+}
+
 TEST(Refuse, TwoBuffersOfATensorNameTheTasksOfBoth) {
   test::Case c = make(1, 1, 1, 1);
   RankClass& cls = c.program.classes[0];

@@ -325,6 +325,15 @@ TEST(GgufModel, OtherModelsAreRefusedByName) {
   expect(key("llama.vocab_size", Value::of_u32(36)), "expected 37");
   expect(key("llama.block_count", Value::of_u32(3)), "missing: 'model.layers.2");
   expect(key("llama.embedding_length", Value::of_u32(28)), "has shape");
+  // A name of the right length and ending that begins otherwise.
+  expect(
+      [](auto&, auto& tensors) {
+        const auto norm = std::find_if(tensors.begin(), tensors.end(), [](const auto& tensor) {
+          return tensor.name == "blk.1.attn_norm.weight";
+        });
+        norm->name = "abc.1.attn_norm.weight";
+      },
+      "blk.1.attn_norm.weight");
   expect([](auto& keys, auto&) { keys.erase("llama.block_count"); },
          "'llama.block_count' is missing");
   expect([](auto&, auto& tensors) { tensors.erase(tensors.begin()); }, "token_embd.weight");
@@ -406,7 +415,13 @@ TEST(GgufModel, AFolderIsWrittenFromAFile) {
   const ModelConfig config = read_model_config(path);
   const std::string out = model.folder / "hf";
   const ModelWeights file(path, config);
-  export_folder(source_of(file, config), DType::f32, {{"tokenizer.json", "{}"}}, out);
+  const Written written =
+      export_folder(source_of(file, config), DType::f32, {{"tokenizer.json", "{}"}}, out);
+  int64_t elements = 0;
+  for (const NamedTensor& param : model.params) {
+    elements += param.type.numel();
+  }
+  EXPECT_EQ(written.bytes, 4 * elements);
   EXPECT_EQ(read_file(out + "/tokenizer.json"), "{}");
   const ModelWeights weights(out, models::read_config(out));
   for (const NamedTensor& param : model.params) {

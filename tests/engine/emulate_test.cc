@@ -85,6 +85,21 @@ TEST_F(Emulation, DurationsAndBytesAreThoseOfTheEmulatedRun) {
   EXPECT_EQ(emulate(parse_run(kText, "test", {}), program), nullptr);
 }
 
+TEST_F(Emulation, TimedTasksLastAsLongAsInTheProfile) {
+  const program::Program program = compile(run({})).program;
+  const cost::ProfileTarget target = cost::distinct_tasks(program).at(0);
+  const program::Kind& kind = program.kinds[target.kind];
+  cost::Profile profile;
+  profile.device = "slow one";
+  profile.tasks.push_back(
+      {.key = target.key, .op = kind.op, .dtype = "f32", .bytes = kind.bytes, .ns = 777'000'000});
+  const std::string path = ::testing::TempDir() + "emulated-profile.json";
+  write_file_atomic(path, cost::to_json(profile));
+  const auto timed = emulate(run({"emulate.profile=" + path}), program);
+  EXPECT_EQ(timed->tasks[target.cls][target.task].min_ns, 777'000'000);
+  std::filesystem::remove(path);
+}
+
 TEST_F(Emulation, RanksOfAHeterogeneousClusterHaveTheirOwnDurations) {
   write("1GFLOP/s", "heterogeneous_nodes: [{first: 1, speed: 0.25}]\n");
   const engine::Run own = run({});

@@ -232,6 +232,51 @@ std::optional<Found> try_all(const Drawn& drawn, int64_t most) {
   return found;
 }
 
+/// A decomposition that is tried and rejected leaves none of its tensors in the graph.
+TEST(Layouts, AllTensorsOfTheChosenGraphAreUsed) {
+  Rng rng(1);
+  int decomposed = 0;
+  for (int graphs = 0; graphs < 200; ++graphs) {
+    const Drawn drawn = draw_graph(&rng);
+    const LayoutsGiven given{stored_layouts(drawn.graph, drawn.mesh, {}), {}, {}, {}};
+    Layouts layouts;
+    try {
+      layouts = layouts_by_node(drawn.graph, drawn.mesh, given);
+    } catch (const Error&) {
+      continue;  // a chain of products with more splits than the rules can follow
+    }
+    if (!layouts.decomposed) continue;
+    ++decomposed;
+    const Graph& graph = *layouts.decomposed;
+    for (size_t id = drawn.graph.tensors.size(); id < graph.tensors.size(); ++id) {
+      const bool made = std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const auto& node) {
+        return std::count(node.out.begin(), node.out.end(), TensorId(static_cast<int32_t>(id))) > 0;
+      });
+      EXPECT_TRUE(made) << graph.tensors[id].name << " of graph " << graphs;
+    }
+  }
+  EXPECT_GT(decomposed, 5);
+}
+
+/// The cost of layouts counts the way of gradients into the layout in which they are kept.
+TEST(Layouts, ShardedGradientsCostBytesOfEachMicroBatch) {
+  const engine::Run run = engine::parse_run(
+      "model: {config: {model_type: llama, vocab_size: 64, hidden_size: 16, "
+      "num_hidden_layers: 1, num_attention_heads: 2, num_key_value_heads: 2, head_dim: 8, "
+      "intermediate_size: 32}}\ntrain: {global_batch: 8, seq_len: 8}\n"
+      "plan: {dp: 2, micro_batch: 1}\n",
+      "test", {});
+  const Graph graph = engine::compile(run).reference;
+  const Mesh mesh = run.plan.mesh();
+  const auto bytes = [&](Shard grads) {
+    const LayoutsGiven given{stored_layouts(graph, mesh, {}), {}, {.grads = grads}, {}};
+    const Layouts layouts = layouts_by_node(graph, mesh, given);
+    return layout_cost(graph, mesh, layouts, 4).bytes_per_micro_batch;
+  };
+  EXPECT_EQ(bytes(Shard::none), 0);
+  EXPECT_GT(bytes(Shard::all), 0);
+}
+
 TEST(LayoutsOfAGraph, ComeCloseToTheMinimumOnSmallGraphs) {
   const int kGraphs = static_cast<int>(test::fewer(200));
   const char* const given = std::getenv("HOCKET_SEED");

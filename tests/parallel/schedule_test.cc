@@ -151,6 +151,8 @@ TEST(Schedule, PyTorchsOtherCellsMustAgreeWithLowering) {
                   "column 3: cell '0REDUCE_GRAD' reduces gradients to which a later cell adds");
   expect_contains(parse("0UNSHARD,0F0,0RESHARD,,0B0"),
                   "column 5: cell '0B0' runs while its stage is sharded");
+  expect_contains(parse("0F0,0UNSHARD,0B0"),
+                  "column 1: cell '0F0' runs while its stage is sharded");
 }
 
 TEST(Schedule, DeadlocksAreNamed) {

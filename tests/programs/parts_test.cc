@@ -109,6 +109,14 @@ const std::vector<ProgramCase>& cases() {
 TEST(Parts, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
 TEST(Parts, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
 
+/// A task may be cut into one part, which is the whole task.
+TEST(Parts, OnePartIsTheWholeTask) {
+  ProgramBuilder w = gather_then_product(1);
+  w.finish();
+  const check::Verdict verdict = check::check(w.program, w.graph);
+  EXPECT_TRUE(verdict.ok()) << to_text(verdict);
+}
+
 /// The program before expansion, with the dependencies between parts given by hand.
 ProgramBuilder by_hand(int64_t tiles) {
   ProgramBuilder w = gather_then_product(tiles);
