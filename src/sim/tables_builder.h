@@ -53,7 +53,7 @@ class TablesBuilder {
   struct Communicator {
     GroupId group;
     std::vector<int32_t> ranks;  ///< ascending
-    ShapeId shape;
+    ShapeId shape{};
     Contention::FlowId flow = program::kNone;
   };
   /// Messages of a rank over one link, to rank `to`.
