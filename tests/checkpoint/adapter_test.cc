@@ -204,6 +204,29 @@ TEST_F(AdapterFolder, StackedExpertsAreSplit) {
   EXPECT_NE(error_of([&] { save_expert_modules(split, config, "", folder_ / "again"); }), "");
 }
 
+/// A regex of targets would match the modules that experts become, too: modules are named instead.
+TEST_F(AdapterFolder, SplitExpertsReplaceAPatternByItsModules) {
+  write_config(R"(, "peft_version": "0.19.0", "target_modules": ".*q_proj",)"
+               R"( "target_parameters": ["mlp.experts.gate_up_proj"])");
+  const std::string layers = "base_model.model.model.layers.";
+  constexpr int64_t kFlat = kRank * kExperts, kQuery = 40;
+  std::map<std::string, graph::Dims> shapes = {
+      {layers + "0.mlp.experts.lora_A.weight", {kFlat, kHidden}},
+      {layers + "0.mlp.experts.lora_B.weight", {2 * kWide, kFlat}}};
+  for (const std::string layer : {"0", "1"}) {
+    shapes[layers + layer + ".self_attn.q_proj.lora_A.weight"] = {kRank, kHidden};
+    shapes[layers + layer + ".self_attn.q_proj.lora_B.weight"] = {kQuery, kRank};
+  }
+  save_random(shapes);
+  const models::ModelConfig config = small_config("qwen3_moe");
+  const AdapterWeights stacked(folder_.path(), config);
+  EXPECT_FALSE(stacked.plan().lora.target_pattern.empty());
+  save_expert_modules(stacked, config, "/base", folder_ / "split");
+  const AdapterWeights split(folder_ / "split", config);
+  EXPECT_EQ(split.plan().lora.target_pattern, "");
+  expect_same_experts(stacked, split);
+}
+
 /// Layer 1 has no experts, and projections of the names that those of experts have. In the file of
 /// stacked experts such a name is of layer 1 alone.
 TEST_F(AdapterFolder, SplitExpertsShareNoNameWithOtherLayers) {
