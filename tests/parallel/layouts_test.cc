@@ -233,7 +233,7 @@ std::optional<Found> try_all(const Drawn& drawn, int64_t most) {
 }
 
 /// A decomposition that is tried and rejected leaves none of its tensors in the graph.
-TEST(Layouts, AllTensorsOfTheChosenGraphAreUsed) {
+TEST(LayoutSearch, AllTensorsOfTheChosenGraphAreUsed) {
   Rng rng(1);
   int decomposed = 0;
   for (int graphs = 0; graphs < 200; ++graphs) {
@@ -259,7 +259,7 @@ TEST(Layouts, AllTensorsOfTheChosenGraphAreUsed) {
 }
 
 /// The cost of layouts counts the way of gradients into the layout in which they are kept.
-TEST(Layouts, ShardedGradientsCostBytesOfEachMicroBatch) {
+TEST(LayoutSearch, ShardedGradientsCostBytesOfEachMicroBatch) {
   const engine::Run run = engine::parse_run(
       "model: {config: {model_type: llama, vocab_size: 64, hidden_size: 16, "
       "num_hidden_layers: 1, num_attention_heads: 2, num_key_value_heads: 2, head_dim: 8, "
@@ -273,8 +273,8 @@ TEST(Layouts, ShardedGradientsCostBytesOfEachMicroBatch) {
     const Layouts layouts = layouts_by_node(graph, mesh, given);
     return layout_cost(graph, mesh, layouts, 4).bytes_per_micro_batch;
   };
-  EXPECT_EQ(bytes(Shard::none), 0);
-  EXPECT_GT(bytes(Shard::all), 0);
+  EXPECT_LT(bytes(Shard::none), 64);  // the loss alone
+  EXPECT_GT(bytes(Shard::all), 1000);
 }
 
 TEST(LayoutsOfAGraph, ComeCloseToTheMinimumOnSmallGraphs) {
