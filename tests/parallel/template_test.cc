@@ -54,6 +54,22 @@ TEST(Templates, AreStampedIntoTheProgram) {
   EXPECT_EQ(stamp(templates).classes.at(0).tasks.size(), tasks);
 }
 
+/// Values that a pass adds have the names of the tensors that they are parts of.
+TEST(Templates, PassesNameTheirValues) {
+  Plan plan;
+  plan.cp = 2;
+  const check::test::Case made = check::test::make_case(check::test::dense(1, false), plan);
+  Templates templates = make_templates(made.graph, plan);
+  const size_t before = templates.ranks.at(0).values.size();
+  passes::PassRunner({"ring_attention"}, {}, passes::PassOptions({"cp_comm_type=p2p"}))
+      .run(templates);
+  const std::vector<Value>& values = templates.ranks.at(0).values;
+  ASSERT_GT(values.size(), before);
+  for (size_t id = before; id < values.size(); ++id) {
+    EXPECT_NE(values[id].name, "") << id;
+  }
+}
+
 /// Returns how often the compute tasks of rank 0's first overlapped pair change from one action to
 /// the other.
 int64_t changes_of_turn(const models::ModelConfig& model, int64_t ep) {
