@@ -320,9 +320,7 @@ TEST(Pieces, JoinedColumnsKeepTheCutOfTheRows) {
   Setting s;
   const CutId rows = s.pieces.cuts.split({kAxis});
   const auto columns = [&](graph::Run run) { return s.pieces.cuts.make(5, 0, {{run}}); };
-  const auto part = [&](graph::Run run) {
-    return s.pieces.intern({2, {rows, columns(run)}, {}});
-  };
+  const auto part = [&](graph::Run run) { return s.pieces.intern({2, {rows, columns(run)}, {}}); };
   const auto region = [&](graph::Run run) { return s.pieces.cuts.make(5, 0, {{run}}); };
   const Pieces::Part parts[] = {{region({0, 2}), part({0, 2})}, {region({2, 3}), part({2, 3})}};
   bool guess = false;

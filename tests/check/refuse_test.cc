@@ -643,7 +643,8 @@ TEST(Refuse, AViewOutsideItsBaseNamesTheFirstRank) {
   w.task("copy", {}, {w.view(base, 0, 4, begin)}, {w.step_buffer({graph::DType::f64, {4}})});
   CheckOptions options;
   options.allow_unplanned = true;
-  expect_refused(check_structure(w.program, options), "view-region", {"has 4 from 8 on, of 10 on rank 1"});
+  expect_refused(check_structure(w.program, options), "view-region",
+                 {"has 4 from 8 on, of 10 on rank 1"});
 }
 
 TEST(Refuse, TasksThatReadARefusedBufferAreNoFurtherProblems) {

@@ -248,9 +248,9 @@ TEST(Expand, SumsOfAnySizeEqualTheNativeOnes) {
 
 /// Copies of a ring run in the lane in which its messages come in, the first one too.
 TEST(Expand, TheOwnBlockIsCopiedWhereMessagesComeIn) {
-  const Program made = expanded(
-      program_of({"all_gather", {{"dim", int64_t{0}}}, {{"a", 4}}, {{DType::f64, {4}}}}),
-      "all_gather=ring");
+  const Program made =
+      expanded(program_of({"all_gather", {{"dim", int64_t{0}}}, {{"a", 4}}, {{DType::f64, {4}}}}),
+               "all_gather=ring");
   const auto lane_of_first = [&](const char* op) {
     const std::vector<program::Task>& tasks = made.classes[0].tasks;
     const auto first = std::find_if(tasks.begin(), tasks.end(), [&](const program::Task& task) {

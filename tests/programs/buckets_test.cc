@@ -722,7 +722,8 @@ TEST(Buckets, SumsDependOnTheTensorsOfBothSides) {
     return sum;
   };
   const auto expect = [&](char one, char other, BufferId sum, int64_t begin) {
-    const TensorId id = w.apply(std::string{one, other}, "add", {}, {tensor[one], tensor[other]})[0];
+    const TensorId id =
+        w.apply(std::string{one, other}, "add", {}, {tensor[one], tensor[other]})[0];
     w.result(id);
     w.task("copy", {}, {w.flat_view(sum, {kSize}, begin)}, {w.output_buffer(id)});
   };
