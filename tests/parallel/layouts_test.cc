@@ -269,7 +269,9 @@ TEST(LayoutSearch, ShardedGradientsCostBytesOfEachMicroBatch) {
   const Graph graph = engine::compile(run).reference;
   const Mesh mesh = run.plan.mesh();
   const auto bytes = [&](Shard grads) {
-    const LayoutsGiven given{stored_layouts(graph, mesh, {}), {}, {.grads = grads}, {}};
+    Sharding sharding;
+    sharding.grads = grads;
+    const LayoutsGiven given{stored_layouts(graph, mesh, {}), {}, sharding, {}};
     const Layouts layouts = layouts_by_node(graph, mesh, given);
     return layout_cost(graph, mesh, layouts, 4).bytes_per_micro_batch;
   };
