@@ -15,7 +15,6 @@
 #include "comm/communicator.h"
 #include "comm/link_times.h"
 #include "comm/solo.h"
-#include "comm/transport.h"
 #include "tests/comm/comm_util.h"
 
 namespace hocket::comm {
@@ -568,14 +567,6 @@ TEST(LocalComm, AnAbortWakesAllRanks) {
   late.prepare();
   EXPECT_NE(error_of([&] { world.communicator(4).run(late.call); }).find("rank 4 fell over"),
             std::string::npos);
-}
-
-TEST(Messages, ReleasingThePoolResetsThePeak) {
-  const int64_t before = peak_message_bytes();
-  { const Message large(before + (int64_t{8} << 20)); }
-  EXPECT_GE(peak_message_bytes(), before + (int64_t{8} << 20));
-  release_pooled_messages();
-  EXPECT_LE(peak_message_bytes(), before);
 }
 
 TEST(LocalComm, LinkTimesAreSane) {
