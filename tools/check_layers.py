@@ -7,8 +7,8 @@ src/torch sees LibTorch, and nothing includes from it. Also: the licence line fi
 400), no <regex>, no iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard,
 and no text of an error compared in src/. No type has one qualified name in two files: a linker silently merges them.
 Comments and Python docstrings never begin with What, Of, How and the like, nor use a pronoun of people for a rank
-or function, and no name is `how` (CONTRIBUTING.md, Words). Neither the help of an option nor the meaning of a key begins
-with such a word, with With or When. A .cc without a header of its name says which header it implements."""
+or function, and no name is `how` (CONTRIBUTING.md, Words). Where the help of an option or the meaning of a key is a
+literal, it begins with none of the words of HANGING. A .cc without a header of its name says which header it implements."""
 import io
 import os
 import re

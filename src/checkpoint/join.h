@@ -20,8 +20,8 @@ struct Joined {
 /// different hosts. Data that several hosts hold is copied once. A host's folder may be left out if
 /// the others hold all of its data. `out` is complete or absent. Throws Error for a folder that is
 /// damaged, of another checkpoint (saving a step twice makes two), of a host given before, or whole
-/// already. Throws it also for parts that no folder has, with their rank and host. `out` must not
-/// exist, nor be named after another step.
+/// already. Throws it also for parts that no folder has, with their rank and host, and for
+/// an `out` that exists or is named after another step.
 Joined join_checkpoint(const std::vector<std::string>& folders, const std::string& out);
 
 }  // namespace hocket::checkpoint

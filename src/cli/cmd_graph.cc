@@ -351,9 +351,10 @@ void verb_graph(Args& args) {
   add_set(args, &options->set);
   args.option("--stage", "STAGE", &options->stage,
               "stage to print: graph, backward, templates, program (the default) or schedule");
-  args.option("--rank", "R", &options->rank,
-              "print only the tasks of this rank's class, those of its pipeline stages (stages "
-              "program and templates)");
+  args.option(
+      "--rank", "R", &options->rank,
+      "print only the tasks of this rank's class, those of its pipeline stages (for --stage "
+      "program or templates)");
   args.option("--for", "PURPOSE", &options->purpose,
               "program of the run to print: train (the default), evaluate, gradients, logits, or "
               "generate (lengths are symbols)");

@@ -83,7 +83,7 @@ void verb_profile(Args& args) {
       "--out", "FILE", &options->out,
       "file to write, -: standard output (default: profile.json, with --import cluster.yaml)");
   args.option("--seconds", "S", &options->seconds,
-              "least seconds that the tasks of each stage are run for");
+              "seconds, at least, for which the tasks of each pipeline stage run");
   args.flag("--import", &options->import, "read logs in place of timing a RUN");
   args.option("--cluster", "FILE", &options->cluster,
               "for --import: cluster file with the values that the logs do not cover (default: the "

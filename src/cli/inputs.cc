@@ -228,13 +228,14 @@ void add_prediction_basis(Args& args, std::string* cluster, std::string* profile
 }
 
 void add_adapter(Args& args, std::string* adapter) {
-  args.option("--adapter", "DIR", adapter,
-              "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
+  args.option(
+      "--adapter", "DIR", adapter,
+      "folder of an adapter of MODEL (PEFT's, or a run that trained one), merged when loaded");
 }
 
-void add_tokenizer(Args& args, std::string* tokenizer) {
+void add_tokenizer(Args& args, std::string* tokenizer, const std::string& prefix) {
   args.option("--tokenizer", "FILE", tokenizer,
-              "tokenizer.json or its folder; default: the model's own");
+              prefix + "tokenizer.json or its folder; default: the model's own");
 }
 
 void add_dtype(Args& args, std::string* dtype) {

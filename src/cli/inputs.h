@@ -75,8 +75,8 @@ void add_prediction_basis(Args& args, std::string* cluster, std::string* profile
                           bool has_run = true);
 /// Adds --adapter.
 void add_adapter(Args& args, std::string* adapter);
-/// Adds --tokenizer, whose default is that of the model.
-void add_tokenizer(Args& args, std::string* tokenizer);
+/// Adds --tokenizer, whose default is that of the model. Its help begins with `prefix`.
+void add_tokenizer(Args& args, std::string* tokenizer, const std::string& prefix = "");
 /// Adds --dtype; require_dtype() checks its value.
 void add_dtype(Args& args, std::string* dtype);
 

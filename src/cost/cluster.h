@@ -361,7 +361,8 @@ struct Topology {
     visit("adapters_per_node", adapters_per_node,
           "network adapters of a node, each with links.inter; 0: one per device")
         .min(0);
-    visit("rails", rails, "put adapters of equal number on separate switches (rail-optimised)");
+    visit("rails", rails,
+          "give the adapters of each number switches of their own (rail-optimised)");
     visit("levels", levels, "sets of devices below or above nodes, the smallest first");
   }
 };

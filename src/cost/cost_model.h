@@ -65,7 +65,7 @@ class CostModel {
   CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads,
             std::optional<comm::Collectives> collectives = std::nullopt);
 
-  /// Returns the cost of a task without communication that runs alone on a node of the device type.
+  /// Returns the cost of a task without communication, alone on its device, on a node of this type.
   /// In a lane of the host, or of copies to or from it, the task runs on the host. Rows routed to
   /// experts, here and below: those of the busiest rank in the profile, without a profile the mean.
   /// Throws Error if a task runs on the host and the cluster does not give the speed of hosts.

@@ -41,7 +41,8 @@ class Learner {
   train::FrozenModel* reference() { return reference_ ? &*reference_ : nullptr; }
 
   /// Adds log-probabilities of the reference, and with old_logprobs: trainer those of the policy,
-  /// to the samples. Throws Error if sampling and training differ (rl.strict). All processes call.
+  /// to the loss inputs of the samples. Throws Error if sampling and training differ (rl.strict).
+  /// All processes call.
   void prepare(std::span<const Item> items);
   /// Makes an optimizer step of these samples. `first`: the policy is still the one that sampled
   /// them. Requires: their weights are set. Throws Error if sampling and training differ

@@ -36,9 +36,9 @@ constexpr int64_t kEvaluationTokens = 2000;  // of an evaluation
 constexpr size_t kSets = 8;                  // evaluations that are shown
 constexpr size_t kConfigBytes = 64 << 10;
 constexpr size_t kErrorBytes = 8 << 10;
-constexpr double kMinPauseSeconds = 60;  // s between two writes of a running training
+constexpr double kMinPauseSeconds = 60;  // between two writes of a running training
 constexpr double kWriteShare = 0.01;     // of the time, spent in writing
-constexpr int64_t kMaxPage = 16 << 20;
+constexpr int64_t kMaxPageBytes = 16 << 20;
 constexpr std::string_view kFirstBegins = "<!--first step ", kFirstEnds = "<!--first step ends-->";
 
 std::string minute_now() {
@@ -276,7 +276,7 @@ void Report::take_step(int64_t update, std::span<const Sample> samples,
 
 /// Takes the first step from the page of the training that this one goes on with.
 void Report::recover_first() {
-  if (!file_exists(path_) || file_size(path_) > kMaxPage) return;
+  if (!file_exists(path_) || file_size(path_) > kMaxPageBytes) return;
   const std::string page = read_file(path_);
   // Texts of the page have no '<' of their own, so that none of them can be a mark.
   const size_t begin = page.find(kFirstBegins);

@@ -71,7 +71,7 @@ inline constexpr const char* kTaskCharacters = "0123456789+-*=,:crs";
 
 /// Returns the tasks, in the order of docs/tasks.md.
 const std::vector<TaskKind>& task_kinds();
-/// Returns a task by its name. Throws Error, with the nearest name, for an unknown one.
+/// Returns a kind of task by its name. Throws Error, with the nearest name, for an unknown one.
 const TaskKind& find_task(const std::string& name);
 /// Sets the options that are 0 to the task's defaults. Throws Error for one out of bounds, or that
 /// the task does not have.

@@ -226,8 +226,9 @@ void expect_shares_for_all(const Run& run, const std::string& shared, int64_t to
   }
 }
 
-/// Throws Error if a data-parallel rank has fewer tokens than ranks share, or than these take parts
-/// of in zigzag order. Throws it also for shares that are not for all.
+/// Throws Error if a data-parallel rank has fewer tokens than ranks that share them, or in zigzag
+/// order fewer than two per rank of cp. Throws it also for zigzag with dp_samples or cp_shares, and
+/// as expect_shares_for_all() does.
 void expect_tokens_for_all(const Run& run) {
   const parallel::Plan& plan = run.plan;
   const int64_t ranks = plan.cp * (plan.sequence_parallel ? plan.tp : 1);

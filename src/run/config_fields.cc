@@ -111,7 +111,7 @@ void DataSection::fields(Fields& fields) {
       "part of a chat that enters the loss: assistant, every message of the assistant (of a prompt "
       "and a completion the completion); last, the assistant's last one; all, every token");
   fields("packing", packing,
-         "pack several whole examples into a row, which don't see each other; false: one, and "
+         "pack several whole examples, which don't see each other, into a row; false: one, and "
          "padding");
   fields("truncate", truncate,
          "treatment of an example longer than train.seq_len: keep_start cuts off its end, drop "
@@ -298,7 +298,7 @@ void EarlyStoppingSection::fields(Fields& fields) {
          "ends; 0: it does not")
       .min(0);
   fields("min_delta", min_delta,
-         "margin by which a loss must lie below the lowest one to replace it")
+         "margin by which a loss must lie below the lowest one to count as better")
       .min(0);
 }
 

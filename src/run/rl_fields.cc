@@ -128,8 +128,8 @@ void add_sample_keys(RlSection& rl, Fields& fields) {
       .max(kMaxCount);
   fields("epochs", rl.epochs, "times that a step's samples are trained on").min(1).max(1000);
   fields("max_prompt_tokens", rl.max_prompt_tokens,
-         "tokens above which prompts are left out, and counted; 0: prompts that leave no room for "
-         "an answer are")
+         "tokens above which prompts are left out, and counted; 0: only prompts that leave no room "
+         "for an answer are left out")
       .min(0)
       .max(kMaxCount);
   fields("max_new_tokens", rl.max_new_tokens, "most tokens of a sample").min(1).max(kMaxCount);

@@ -26,9 +26,10 @@ namespace hocket::train {
 
 namespace {
 
-constexpr size_t kKeptSteps = 7;           // steps with traces; the median one is shown
-constexpr double kNamedSpeedChange = 0.1;  // of a machine's speed, from which it is named
-constexpr int64_t kSettledAfter = 20;      // steps before that warm caches, pages and clocks
+constexpr size_t kKeptSteps = 7;  // steps with traces; the median one is shown
+constexpr double kNamedSpeedChange =
+    0.1;  // relative change of a machine's speed above which it is named
+constexpr int64_t kSettledAfter = 20;  // steps before that warm caches, pages and clocks
 
 /// The baselines that output.baselines asks for, from the easiest to the hardest; none, with a
 /// warning, if they can't be computed.

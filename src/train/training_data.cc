@@ -170,7 +170,8 @@ DataView Texts::view(int64_t count) const {
   return {data::shown_documents(*training(), count), data::Lengths(std::move(lengths)), "document"};
 }
 
-/// Prompt of a text, which stands, as a document in training, behind an end of text.
+/// Returns the prompt of a text, behind an end of text if the tokenizer has one, like the documents
+/// of training.
 Prompt Texts::prompt_of(const std::string& text) const {
   std::vector<int32_t> beginning;
   if (tokenizer().eos_id() >= 0) {

@@ -166,7 +166,7 @@ void verb_whatif(Args& args) {
             "show the scaling of a step with wider links and compressed gradients");
   add_bottleneck(args, &options->bottleneck);
   args.option("--html", "FILE", &options->html, "write heat maps as a page (-: standard output)");
-  args.flag("--json", &options->json, "print all of it as JSON: seconds");
+  args.flag("--json", &options->json, "print the results as JSON, times in seconds");
   args.example("hocket whatif step.json.gz", "the trace of a run or of a simulation");
   args.example("hocket whatif step.json.gz --scale communication=4 --scale compute@pp=0=1.1",
                "links four times as wide; the first stage a tenth faster; both");

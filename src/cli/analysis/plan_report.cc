@@ -42,14 +42,14 @@ std::map<std::string, Chosen> choices_of(const planner::Outcome& outcome,
     chosen.set += (chosen.set.empty() ? "" : " ") + assignment;
     chosen.value = chosen.set;
   }
-  // The sequences of a micro-batch, and an uneven split over replicas, are two choices.
+  // The sequences of a micro-batch, and their distribution over replicas by speed, are two choices.
   const std::vector<int64_t> each = planner::samples(space, outcome.plan);
-  const bool uneven = outcome.plan.sequences > 0;
-  const std::string set = uneven ? fmt::format("plan.dp_samples=[{}]", fmt::join(each, ", "))
-                                 : fmt::format("plan.micro_batch={}", each.front());
+  const bool distributed = outcome.plan.sequences > 0;
+  const std::string set = distributed ? fmt::format("plan.dp_samples=[{}]", fmt::join(each, ", "))
+                                      : fmt::format("plan.micro_batch={}", each.front());
   const int64_t all = std::accumulate(each.begin(), each.end(), int64_t{0});
   choices["plan.micro_batch"] = {std::to_string(all), set};
-  choices["plan.dp_samples"] = {uneven ? "uneven" : "even", set};
+  choices["plan.dp_samples"] = {distributed ? "distributed" : "even", set};
   return choices;
 }
 

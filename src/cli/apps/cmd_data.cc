@@ -254,7 +254,7 @@ void declare_prepare(Args& args) {
   args.option("--tokenizer", "FILE", &corpus->tokenizer,
               "tokenizer.json, its folder or that of a run; default: data.tokenizer");
   args.flag("--split-special-tokens", &corpus->split_special_tokens,
-            std::string(kSplitHelp) + "; also by data.split_special_tokens");
+            std::string(kSplitHelp) + "; data.split_special_tokens: true asks for it, too");
   args.example(
       "hocket data prepare --files '/usr/include/c++/**' --valid-fraction 0.04 "
       "--tokenizer runs/quickstart/tokenizer --out runs/quickstart/data",

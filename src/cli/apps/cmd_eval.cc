@@ -530,7 +530,7 @@ void verb_eval(Args& args) {
               "for FILEs: tokens of a window; 0: 1024, or the model's max_position_embeddings if "
               "that is less",
               0, 1 << 20);
-  add_tokenizer(args, &options->tokenizer);
+  add_tokenizer(args, &options->tokenizer, "for FILEs and --choices: ");
   add_dtype(args, &options->dtype);
   args.flag("--json", &options->json, "print one JSON object");
   args.example("hocket eval MODEL FILE", "perplexity and bits per byte of a text");

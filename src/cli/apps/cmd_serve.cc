@@ -236,18 +236,21 @@ void add_engine_options(Args& args, ServeOptions* options) {
   add_adapter(args, &options->adapter);
   add_tokenizer(args, &options->tokenizer);
   add_dtype(args, &options->dtype);
-  args.option("--max-model-len", "N", &engine.max_model_len,
-              "most tokens of prompt and answer together; 0, default: the model's most", 0,
-              1 << 30);
+  args.option(
+      "--max-model-len", "N", &engine.max_model_len,
+      "most tokens of prompt and answer together; 0, default: the model's most, as far as the KV "
+      "cache holds it",
+      0, 1 << 30);
   args.option("--max-num-seqs", "N", &engine.max_num_seqs, "most texts in a batch", 1, 1 << 20);
   args.option("--max-num-batched-tokens", "N", &engine.max_num_batched_tokens,
               "most tokens of a step: fewer keep other streams even while a long prompt is read", 1,
               1 << 24);
   args.option("--max-waiting", "N", &engine.max_waiting,
               "most texts that wait for a place; more are refused with status 429", 1, 1 << 24);
-  args.option(
-      "--kv-cache-memory", "BYTES", &options->kv_cache_memory,
-      "memory of the KV cache of each rank, such as 2GiB; default: a quarter of the free memory");
+  args.option("--kv-cache-memory", "BYTES", &options->kv_cache_memory,
+              "memory of the KV cache of each rank, such as 2GiB; default: a quarter of the free "
+              "memory, at "
+              "most 4 GB");
   add_set(args, &options->set);
 }
 

@@ -94,8 +94,11 @@ void add_model_options(Args& args, ModelOptions* options) {
   add_adapter(args, &options->adapter);
   add_tokenizer(args, &options->tokenizer);
   add_dtype(args, &options->dtype);
-  args.option("--max-model-len", "N", &options->engine.max_model_len,
-              "most tokens of prompt and text together; 0: the model's most", 0, 1 << 30);
+  args.option(
+      "--max-model-len", "N", &options->engine.max_model_len,
+      "most tokens of prompt and text together; 0: the model's most, as far as the KV cache "
+      "holds it",
+      0, 1 << 30);
   add_set(args, &options->set);
 }
 

@@ -34,8 +34,8 @@ class Row {
   const std::map<std::string, std::string>& names_;
 };
 
-/// Fills an example, all but its place. This and the next ones throw Error, whose text is the
-/// reason, for a row that is none.
+/// Fills an example, all but its place. This and the next functions throw Error, whose text is the
+/// reason, for a row that is no example of the layout.
 void read_text(const Row& row, Example* example);
 void read_chat(const Row& row, const MessageTags& tags, bool in_turns, Example* example);
 void read_completion(const Row& row, const MessageTags& tags, Example* example);

@@ -187,7 +187,7 @@ class Exchange {
   }
 
  public:
-  /// Keeps the body whole, which is no stream of events.
+  /// Makes the exchange keep the whole body: it is no stream of events.
   void keep_body() { keeps_events_ = false; }
 
  private:

@@ -35,7 +35,7 @@ struct CharDfa {
   int32_t states() const { return static_cast<int32_t>(accepts.size()); }
   bool empty() const { return accepts.empty(); }  ///< accepts no text
   int32_t step(int32_t state, uint32_t code_point) const;
-  /// Returns whether the automaton accepts a text, which must be UTF-8 for that.
+  /// Returns whether the automaton accepts a text; false if that is not UTF-8.
   bool matches(std::string_view text) const;
   /// Characters that lead from one state to another.
   CodeSet between(int32_t from, int32_t to) const;
@@ -44,7 +44,7 @@ struct CharDfa {
 constexpr int32_t kMaxDfaStates = 20'000;
 constexpr size_t kMaxDfaEdges = 8'000'000;  ///< states times classes: 32 MB
 
-// The functions below return nothing above kMaxDfaStates or kMaxDfaEdges.
+// Functions below that return an optional return nothing above kMaxDfaStates or kMaxDfaEdges.
 
 /// Accepts exactly these UTF-8 texts.
 std::optional<CharDfa> dfa_of_texts(const std::vector<std::string>& texts);
