@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster with round numbers. A test changes what it is about.
+// A cluster with round numbers. A test sets only the values that it is about.
 #pragma once
 
 #include <cstdint>

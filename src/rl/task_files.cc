@@ -156,7 +156,7 @@ std::string rl_yaml(const TaskFilesOptions& options, const Lengths& lengths) {
       "  samples_per_prompt: 16\n"
       "  max_new_tokens: {answer}\n"
       "  rewards: [{reward}]\n"
-      "  overlong: {{buffer: 1, penalty: 0.5}}  # of samples that do not end\n"
+      "  overlong: {{buffer: 1, penalty: 0.5}}  # for samples that do not end\n"
       "  entropy_coef: {entropy}  # without it some seeds collapse early\n"
       "  eval_prompts: 0\n"
       "  max_num_seqs: 256\n"

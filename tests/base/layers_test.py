@@ -62,7 +62,7 @@ class Layers(unittest.TestCase):
                      '// First.\n\nf("https://a");  // second']:
             self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}{line}\n"), line)
 
-    def test_comments_of_functions_begin_with_a_verb(self):
+    def test_comments_of_functions_do_not_begin_with_true_if_or_error(self):
         for begin in ("True if", "True for", "Error:"):
             for below in ("bool f();", "template <class T>\nbool f(T a);", "std::vector<int> A::f(int a) {", "explicit A(int a);"):
                 [error] = self.errors("src/graph/a.cc", f"{HEAD}/// {begin} a\n/// and b.\n{below}\n")

@@ -330,7 +330,8 @@ TEST(Pieces, JoinedColumnsKeepTheCutOfTheRows) {
       << why.text;
 }
 
-/// Two parts have some indices in common, which were encoded in one sum here, in another there.
+/// Parts that share indices must have lost the same addends to a codec; parts that share none need
+/// not.
 TEST(EncodedSets, PartsThatOverlapMustHaveLostTheSame) {
   Setting s;
   graph::CutTable& cuts = s.pieces.cuts;

@@ -333,7 +333,7 @@ TEST_F(Damage, AFolderThatALivingProcessWritesIsLeftAlone) {
   ::close(ready[1]);
 }
 
-TEST_F(Damage, LinksAndFilesNamedLikeCheckpointsAreErrors) {
+TEST_F(Damage, FilesAndDanglingLinksNamedLikeCheckpointsAreErrors) {
   ASSERT_EQ(::symlink("nowhere", (run_ / "step-000003").c_str()), 0);
   EXPECT_NE(
       error_of([&] { clean_checkpoints(run_.path()); }).find("step-000003] is a link to nothing"),

@@ -62,7 +62,7 @@ TEST(Deepspeed, ReadsPlanAndTraining) {
                                                             {"train.lr", "3e-05"}});
 }
 
-TEST(Deepspeed, ZeroStageAndSizesDecideTheSharding) {
+TEST(Deepspeed, ZeroStageAndSizesDecideThePlan) {
   const auto with = [](const std::string& old, const std::string& by) {
     return import_deepspeed(replaced(kDeepspeed, old, by), "ds.json", {}).keys;
   };

@@ -281,7 +281,8 @@ def main():
         return {"number": number, "file": site.file, "line": site.line, "kind": site.kind, "old": site.old, "new": site.new,
                 "killed_by": by, "reached": is_reached}
 
-    first, _, last = args.numbers.partition("-")
+    first, dash, last = args.numbers.partition("-")
+    last = last if dash else first
     judged = [row for row in chosen if int(first or 1) <= row[0] <= int(last or len(chosen))]
     with concurrent.futures.ThreadPoolExecutor(args.workers) as pool:
         results = list(pool.map(judge, judged))

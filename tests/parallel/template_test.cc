@@ -54,7 +54,7 @@ TEST(Templates, AreStampedIntoTheProgram) {
   EXPECT_EQ(stamp(templates).classes.at(0).tasks.size(), tasks);
 }
 
-/// Values that a pass adds have the names of the tensors that they are parts of.
+/// Values that a pass adds have names.
 TEST(Templates, PassesNameTheirValues) {
   Plan plan;
   plan.cp = 2;

@@ -99,7 +99,8 @@ std::pair<int, int> of_kind(const Program& p, const char* op) {
   return found;
 }
 
-/// A gathered parameter takes memory only from one compute task before its use.
+/// A gather waits for the compute task before it in the list, so that its memory is not taken
+/// earlier.
 TEST(Bucket, GathersOfShardedParametersWaitForTheComputeTaskBeforeThem) {
   parallel::Plan plan;
   plan.dp = 2;

@@ -191,7 +191,7 @@ TEST(PlanSpace, LayersOfSeveralChunksAreLaidByTheSpeedOfTheirRanks) {
   EXPECT_LE(std::max(v[0], v[3] + 1), 9);
 }
 
-TEST(PlanSpace, AlikeLayersAreLaidOnRanksWithSeveralStages) {
+TEST(PlanSpace, EqualLayersAreAssignedToRanksWithSeveralStages) {
   int none = 0, bound = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

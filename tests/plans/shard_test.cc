@@ -251,7 +251,7 @@ TEST(Shard, FreesGatheredParameters) {
 }
 
 /// Ranks that divide no dim have their part, too: parameters and both moments.
-TEST(Shard, AnyNumberOfRanksHoldsEqualParts) {
+TEST(Shard, TheFullestRankHoldsLittleMoreThanItsShare) {
   for (const int ranks : {3, 5, 6, 7}) {
     SCOPED_TRACE(ranks);
     const auto held = [&](const char* shard) {

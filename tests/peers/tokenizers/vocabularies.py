@@ -47,11 +47,22 @@ def merges_of(ranks):
     return [pair for _, pair in sorted(merges, key=lambda m: m[0])]
 
 
-def from_tiktoken(ranks, pattern, special, nfc=False):
-    """A tokenizer.json of bytes with their ranks; ids are ranks."""
+def byte_alphabet():
+    """The character of each byte in a byte-level vocabulary (GPT-2)."""
     kept = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = [b for b in range(256) if b not in kept]
-    alphabet = [chr(b if b in kept else 256 + others.index(b)) for b in range(256)]
+    return [chr(b if b in kept else 256 + others.index(b)) for b in range(256)]
+
+
+def bytes_without_token(value):
+    """Bytes that no token of a byte-level tokenizer.json stands for: SmolLM2 has some, control characters."""
+    is_byte_level = value["decoder"] is not None and value["decoder"]["type"] == "ByteLevel"
+    return {b for b, c in enumerate(byte_alphabet()) if c not in value["model"]["vocab"]} if is_byte_level else set()
+
+
+def from_tiktoken(ranks, pattern, special, nfc=False):
+    """A tokenizer.json of bytes with their ranks; ids are ranks."""
+    alphabet = byte_alphabet()
     text = lambda token: "".join(alphabet[b] for b in token)
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {"version": "1.0", "truncation": None, "padding": None,
