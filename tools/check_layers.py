@@ -56,6 +56,8 @@ HOW = re.compile(r"\b(?:\w+_)?how_?\b|\bHow\b")
 HOW_ERROR = "'how' does not name its value; try options, sampling, lowering"
 # Begins of a function's comment that should be "Returns whether" and "Throws Error".
 NO_VERB = re.compile(r"(?:True (?:if|for|of|once|while|when)\b|Error:)")
+# A data member that a comment may begin with "Whether" for.
+BOOL_MEMBER = re.compile(r"\s*(?:(?:const|mutable|static|std::atomic<)\s*)*bool>? \w+\s*[={;,]")
 DECLARES_FUNCTION = re.compile(r"[^=(]*?[\w~>]\(")
 QUOTES = re.compile(r"""[rRuU]?(?:"{3}|'{3}|"|')""")
 PYTHON = re.compile(rb"#!.*\bpython")
@@ -174,11 +176,15 @@ def declares_function(line):
     return bool(head) and head[0].count("<") == head[0].count(">") and not line.lstrip().startswith(("using ", "return "))
 
 
+def code_below(lines, i):
+    """Returns the first line from `i` on that is neither a comment nor the head of a template; empty: there is none."""
+    return next((line for line in lines[i:] if not line.lstrip().startswith(("//", "template"))), "")
+
+
 def check_function_words(path, lines, i, text, report):
     """Checks the first words of a comment that stands above a function; `i`: its first line."""
     found = NO_VERB.match(text)
-    below = next((line for line in lines[i:] if not line.lstrip().startswith(("//", "template"))), "")
-    if found and declares_function(below):
+    if found and declares_function(code_below(lines, i)):
         report(path, i + 1, f"a function's comment begins with '{found[0]}'; begin with 'Returns whether' or 'Throws Error'")
 
 
@@ -192,8 +198,10 @@ def check_words(path, lines, report):
             continue
         m = COMMENT.match(line)
         if m:
-            check_phrase(path, i + 1, m[1], not (in_comment and line.lstrip().startswith("//")), report)
-            if not in_comment and line.lstrip().startswith("//"):
+            alone = line.lstrip().startswith("//")
+            says_whether = alone and m[1].startswith("Whether ") and bool(BOOL_MEMBER.match(code_below(lines, i)))
+            check_phrase(path, i + 1, m[1], not says_whether and not (in_comment and alone), report)
+            if not in_comment and alone:
                 check_function_words(path, lines, i, m[1], report)
         in_comment = bool(m) and line.lstrip().startswith("//") and SPDX not in line
 

@@ -47,7 +47,7 @@ class FileWriter {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
-  /// Moves to the place of the file where the next byte is written. Files of Mode::create and
+  /// Sets the place of the file, `at`, where the next byte is written. Files of Mode::create and
   /// Mode::within.
   void seek(int64_t at);
   /// Makes the file this long: cuts it off, or adds zeros that take no room. Of the same modes.

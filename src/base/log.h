@@ -28,7 +28,7 @@ void set_log_sink(std::function<void(LogLevel, const std::string&)> sink);
 
 /// Writes one line; safe from any thread, never interleaved, steps around a live progress line.
 void log_line(LogLevel level, std::string_view text);
-/// Writes an answer to the user: no level, no rank, always shown.
+/// Writes one line, as log_line() does, as an answer to the user: no level, no rank, always shown.
 void print_line(std::string_view text);
 
 template <typename... Args>

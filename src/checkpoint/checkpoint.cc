@@ -41,8 +41,8 @@ void check_step_of(const std::string& folder, const std::string& name, int64_t s
   }
 }
 
-/// Compares checksums of whole files and of the parts that this host stores. Items are dealt
-/// round-robin to the processes that see the same files.
+/// Compares checksums of whole files and of the parts that this host stores. Items are
+/// distributed round-robin over the processes that see the same files.
 void compare_contents(const std::string& folder, const RunRecord& record, int32_t host,
                       Verify verify, WorkShare share) {
   int64_t count = 0;

@@ -21,9 +21,9 @@ class ModelWeights {
  public:
   /// Opens the tensors of `path` (see open_tensors) and matches every one by name and shape. Throws
   /// Error for missing tensors, wrong shapes, and tensors that the model has no place for. Throws
-  /// it also for a stored copy of a tied head with other values. With an adapter, or where `path`
-  /// is the folder of one (of its base), values are those of the merged model: W + scale * B A,
-  /// rounded once.
+  /// it also for a stored copy of a tied head with other values. With an adapter, values are those
+  /// of the merged model: W + scale * B A, rounded once. The folder of an adapter as `path` stands
+  /// for its base with the adapter.
   ModelWeights(const std::string& path, const models::ModelConfig& config,
                const std::string& adapter = "");
 

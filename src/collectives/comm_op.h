@@ -51,8 +51,8 @@ struct Move {
   /// Attributes that hold the dims; null: dim 0.
   const char* part_dim = nullptr;
   const char* slot_dim = nullptr;
-  /// Returns whether attribute `outer` may split dim 0 into that many runs, with a block of each
-  /// run for every member. It serves two-level exchanges: members of one level exchange the data of
+  /// Whether attribute `outer` may split dim 0 into that many runs, with a block of each run for
+  /// every member. It serves two-level exchanges: members of one level exchange the data of
   /// next-level members with the same index.
   bool in_parts = false;
 };
@@ -147,14 +147,16 @@ const Op& op(Id id);
 /// Finds an op by its name in program texts; none if there is no such communication op.
 Id find(std::string_view name);
 const std::vector<const Op*>& all();
-/// Returns the op that sums lists of partial values over a group; the next one an op of a message's
-/// role.
+/// Returns the op that sums lists of partial values over a group.
 const Op& summing();
+/// Returns the op of a message's role. Requires: not Role::collective.
 const Op& message(Role role);
 
-/// Returns the placement that a value must have on an axis of the group; the next one that which it
-/// gets. Messages keep any placement. Throws Error when an attribute is missing.
+/// Returns the placement that a value must have on an axis of the group. Messages keep any
+/// placement. Throws Error when an attribute is missing.
 Placement before(const Op& op, const Attrs& attrs);
+/// Returns the placement that a value then has on this axis. Messages keep any placement. Throws
+/// Error when an attribute is missing.
 Placement after(const Op& op, const Attrs& attrs);
 
 /// Movement with its dims resolved from the attributes Move::part_dim and Move::slot_dim. Throws

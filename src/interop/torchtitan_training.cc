@@ -19,7 +19,7 @@ constexpr const char* kTokensOfPass = "training.num_tokens_per_microbatch_per_dp
 }  // namespace
 
 /// Reads the precision. FSDP has parameters in bf16 by default, and so does autocast where nothing
-/// is split at all; with tp or pp alone mixed precision is off.
+/// is split at all. With tp or pp alone, mixed precision is off.
 void TorchtitanImport::read_precision() {
   const std::string param = precision("training.mixed_precision_param", "bfloat16");
   const std::string kept = precision("training.dtype", "float32");

@@ -17,7 +17,7 @@ void read_parallel_llama(const JsonView& in, ModelConfig& config) {
 }  // namespace
 
 // Returns the family. transformers has no such class, and refuses a model_type that it does not
-// know: a Llama of the same weights would be another model.
+// know. It is meant to: a Llama of the same weights would be another model.
 Family family_parallel_llama() {
   return {.name = "parallel_llama",
           .architecture = "ParallelLlamaForCausalLM",

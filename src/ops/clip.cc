@@ -33,7 +33,7 @@ std::vector<TensorType> infer_clip(const Attrs& attrs, Types in) {
 }
 Work work_clip(const Call& call) { return memory_bound(call, 1); }
 
-/// Defines the coefficient; with several sums, that of their total.
+/// Defines the coefficient of several sums by that of their total; one sum: primitive.
 std::vector<int> define_clip(Definition& graph, const Attrs& attrs, std::span<const int> in) {
   if (in.size() == 1) return {};
   int sum = in[0];

@@ -246,17 +246,17 @@ Plan Plan::of_experts() const {
   return plan;
 }
 
-std::vector<int64_t> dealt_out(int64_t size, const std::vector<int64_t>& parts) {
+std::vector<int64_t> shares_of(int64_t size, const std::vector<int64_t>& parts) {
   const int64_t all = std::accumulate(parts.begin(), parts.end(), int64_t{0});
-  std::vector<int64_t> dealt;
+  std::vector<int64_t> shares;
   int64_t before = 0, begin = 0;
   for (const int64_t part : parts) {
     before += part;
     const int64_t end = size / all * before + size % all * before / all;
-    dealt.push_back(end - begin);
+    shares.push_back(end - begin);
     begin = end;
   }
-  return dealt;
+  return shares;
 }
 
 void Plan::validate_tokens() const {
@@ -421,7 +421,7 @@ void add_axes(Plan& plan, Fields& fields) {
 void Plan::fields(Fields& fields) {
   add_axes(*this, fields);
   fields("sequence_parallel", sequence_parallel,
-         "split the tokens between the products over the ranks of tp: norms and residuals are not "
+         "split the tokens over the ranks of tp, between products: norms and residuals are not "
          "repeated, and take a part of the memory");
   fields("micro_batch", micro_batch, "sequences per data-parallel rank and micro-batch")
       .min(1)

@@ -88,7 +88,7 @@ struct Sharding {
 
 /// Divides `size` in proportion to `parts`: every prefix of the result sums to its share of `size`,
 /// rounded down.
-std::vector<int64_t> dealt_out(int64_t size, const std::vector<int64_t>& parts);
+std::vector<int64_t> shares_of(int64_t size, const std::vector<int64_t>& parts);
 
 struct Plan {
   int64_t pp = 1;            ///< pipeline ranks

@@ -261,9 +261,9 @@ class Bucketing {
     return phase == program::Phase::forward || phase == program::Phase::backward;
   }
 
-  /// Returns whether the task must come after the bucket: it depends on a gather of the bucket, or
-  /// shares a buffer, or views of one, with a member. A dependency on a reduction alone moves to
-  /// the bucket's last member.
+  /// Returns whether the task must come after the bucket. It must if it depends on a gather of the
+  /// bucket, or shares a buffer, or views of one, with a member. A dependency on a reduction alone
+  /// moves to the bucket's last member.
   bool must_follow(const BucketKey& key, const OpenBucket& bucket, const Task& task) const {
     for (size_t i : bucket.tasks) {
       const Task& member = cls_.tasks[i];

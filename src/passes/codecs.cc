@@ -74,7 +74,7 @@ void GradCodecOptions::fields(Fields& visit) {
         "codecs of single gradients, \"PATTERN CODEC\" each, before plan.grad_codec: PATTERN "
         "matches names of parameters (* and ?), the last match counts, and CODEC none leaves "
         "gradients as they are; at_once or by_blocks behind it gives the route of the codes, host "
-        "behind that encodes and decodes on the host's CPU in place of the device; `hocket plan "
+        "at the end encodes and decodes on the host's CPU in place of the device; `hocket plan "
         "codecs` chooses them (docs/planner.md)");
 }
 

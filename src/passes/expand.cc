@@ -140,8 +140,8 @@ class Expander {
     }
   }
 
-  /// Lets a collective start when the previous but one has left its lane, whose memory it then
-  /// reuses: two are in progress per lane.
+  /// Lets a collective start when the previous but one has left its lane, and lets it reuse that
+  /// one's memory: two are in progress per lane.
   void follow(size_t number) {
     Written& one = written_[number];
     if (!one.messages) return;

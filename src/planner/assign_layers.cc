@@ -15,7 +15,7 @@ namespace hocket::planner {
 
 namespace {
 
-/// Time of a stage whose layers do not fit into memory, so that any other assignment is better.
+/// No assignment, or one that does not fit: worse than any value.
 constexpr double kDoesNotFit = std::numeric_limits<double>::infinity();
 
 /// Work in integer units, of which all layers have about this many on the slowest device: sums and

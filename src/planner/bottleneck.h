@@ -14,7 +14,7 @@ namespace hocket::planner {
 
 /// Factor by which a resource is better. With more, another resource becomes the bottleneck on the
 /// way, which hides the gain. With less, a gain is as small as the jumps of a step whose tasks
-/// change their order.
+/// change their order. The key gains_of_ten_percent and the texts of the report state this number.
 inline constexpr double kImprovement = 1.1;
 
 /// A resource, and the cluster and profile that have more of it.

@@ -132,7 +132,7 @@ bool Search::take(QueuedPlan* queued, Estimator* estimator) {
       if (put_off_if_worse(*queued)) continue;
       if (options_.everything || queued->lower_bound_s <= best_s_) {
         if (queued->stands_for_layers) {
-          lay_by_memory(*queued, estimator);
+          assign_by_memory(*queued, estimator);
           continue;
         }
         if (const auto tried = tried_.find(queued->plan); tried != tried_.end()) {

@@ -192,8 +192,8 @@ void Search::keep(BoundedPlans found) {
   queue_.erase(middle, queue_.end());
 }
 
-/// Adds the plans that a candidate stands for, in its place. The mutex is held.
-void Search::lay_by_memory(const QueuedPlan& of, Estimator* estimator) {
+/// Adds the plans that a candidate stands for, in its place. Requires: the mutex is held.
+void Search::assign_by_memory(const QueuedPlan& of, Estimator* estimator) {
   BoundedPlans found;
   const double limit = static_cast<double>(trial_.memory());
   for (StageLayers& layers : estimator->layers_by_memory(of.plan, limit / arena_ratio(of.plan))) {

@@ -28,13 +28,14 @@ namespace hocket::planner {
 /// dropped.
 inline constexpr size_t kMaxQueuedPlans = 4'000'000;
 /// Growth of the penalized estimate per excess of estimated memory, as a share of the limit. A plan
-/// 1 % too large comes like one 15 % slower. Simulated memory is 0.98 to 1.1 of most estimates
-/// (bench/results/2026-11-29-planner.md), and one 7 % too large comes at twice its step. With less,
-/// more misfits are simulated. With more, a plan whose memory is overestimated comes too late.
+/// 1 % too large comes like one 15 % slower, one 7 % too large at twice its step. Simulated memory
+/// was 0.98 to 1.09 of most estimates (bench/results/2026-11-29-planner.md), before these had the
+/// factors of arena_ratio(). With less, more misfits are simulated. With more, a plan whose memory
+/// is overestimated comes too late.
 inline constexpr double kMemoryPenalty = 15;
 /// kMemoryPenalty while no plan fits: a plan 1 % too large then comes like one of twice the step.
-/// With a penalty of 4, misfits slightly above the limit took all the time: 70B on 64 H100
-/// found no plan in 60 s. With more, a plan estimated slightly too large never has its turn.
+/// The value is not measured. With less, misfits slightly above the limit may take all the time.
+/// With more, a plan estimated slightly too large never has its turn.
 inline constexpr double kMemoryPenaltyAtFirst = 100;
 /// Share of the memory: a rank estimated below it counts as certain to fit.
 inline constexpr double kCertainToFitShare = 0.9;
@@ -52,21 +53,24 @@ inline constexpr double kSizePenalty = 0.02, kShortProgramPasses = 1024;
 /// (bench/results/2026-11-26-plan.md). Half is for slow machines and larger spaces. With more, too
 /// few plans are simulated there; with less, more meshes are never visited.
 inline constexpr double kBoundingShare = 0.5;
-/// Number of candidates from which simulation may begin. Searches of large models simulated 5 to
-/// 654 plans in a minute or two (bench/results/2026-11-29-planner.md). With fewer candidates than
-/// that, poor plans are simulated first; with far more, a slow machine starts late.
+/// Number of candidates from which simulation may begin before all meshes are bounded. Searches of
+/// models of 7 B and more simulated 5 to 69 plans in 100 s (bench/results/2026-11-29-planner.md).
+/// With fewer candidates than that, poor plans are simulated first; with far more, a slow machine
+/// starts late.
 inline constexpr size_t kEnoughToChoose = 5000;
 /// Share of the time limit after which no usual plan is begun, if some plan fits. With more, long
 /// programs of usual plans leave the rest of the space no time. With less, families of large models
 /// have no simulated plan.
 inline constexpr double kUsualShare = 0.3;
-/// Largest share of the time limit for the simulations at the end. One full step of 70B on 64 ranks
-/// takes 14 s of processor time (bench/results/2026-11-29-planner.md). With more, fewer plans are
-/// searched; with less, more of the best plans keep an extrapolated step.
+/// Largest share of the time limit for the simulations at the end. The timelines of families have a
+/// second share of at most this size (timelines_s()). One full step of 70B on 64 ranks takes 14 s
+/// of processor time (bench/results/2026-11-29-planner.md). With more, fewer plans are searched;
+/// with less, more of the best plans keep an extrapolated step.
 inline constexpr double kFinalShare = 0.4;
 /// Time of the simulations with better resources over that of one extrapolation. They compile two
 /// of its three steps, and replay each up to six times: 1.5 times its time if a third of that is
-/// replay. With more, the search ends too early; with less, time may be lacking for the gains.
+/// replay. A step that is not shortened takes more, by the same count 2.7 times its time. With
+/// more, the search ends too early; with less, time may be lacking for the gains.
 inline constexpr double kGainsOverOnce = 1.5;
 /// Usual plans of a family that are simulated, and the number of further ones if none of them fits.
 /// Estimates err by 10 to 28 %, so that one plan is not enough to judge a family. Eight families
@@ -138,7 +142,7 @@ class Search {
   void bound(Estimator* estimator);
   void bound_mesh(const PlanCandidate& mesh, Estimator* estimator, BoundedPlans* found) const;
   Estimate bound_plan(const PlanCandidate& plan, Estimator* estimator, BoundedPlans* found) const;
-  void lay_by_memory(const QueuedPlan& of, Estimator* estimator);
+  void assign_by_memory(const QueuedPlan& of, Estimator* estimator);
   QueuedPlan queued_plan(const PlanCandidate& plan, const Estimate& estimate) const;
   void keep(BoundedPlans found);
   void take_nearest(const BoundedPlans& found);

@@ -281,7 +281,7 @@ std::vector<PlanCandidate> meshes(const SearchSpace& space) {
         const int64_t dp = space.ranks / pp / tp / cp;
         if (!fits(space, "plan.cp", cp) || !fits(space, "plan.dp", dp)) continue;
         if (cp > 1 && space.seq_len % (2 * cp) != 0) continue;
-        if (cp > 1 && !cp_given && space.seq_len / cp < kLeastTokens) continue;
+        if (cp > 1 && !cp_given && space.seq_len / cp < kMinCpTokens) continue;
         PlanCandidate mesh;
         mesh.pp = static_cast<int32_t>(pp);
         mesh.tp = static_cast<int32_t>(tp);

@@ -149,7 +149,7 @@ std::vector<int64_t> samples(const SearchSpace& space, const PlanCandidate& plan
 /// ratio.
 inline constexpr double kWorthBalancing = 0.995;
 /// A rank of cp has this many tokens of a sequence at least, unless plan.cp is given.
-inline constexpr int64_t kLeastTokens = 1024;
+inline constexpr int64_t kMinCpTokens = 1024;
 /// Largest number of sequences of a micro-batch per data-parallel rank, unless plan.micro_batch is
 /// given; for heterogeneous replicas on average.
 inline constexpr int64_t kMaxMicroBatch = 16;

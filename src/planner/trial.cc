@@ -151,7 +151,7 @@ std::vector<double> Trial::speed_of_device_types(const ModelTable& table) const 
   return speeds;
 }
 
-/// Lays layers on stages, which are as fast as the slowest of their ranks, neighbours.
+/// Assigns layers to stages, which are as fast as the slowest of their ranks, neighbours.
 void Trial::balance_layers(const LayerCosts& costs, SearchSpace* space) const {
   const auto layers = static_cast<int32_t>(costs.layer.size());
   const auto balance = [&](const Stages& stages, const std::vector<double>& speed) {
@@ -258,9 +258,10 @@ engine::Run Trial::run_of(const PlanCandidate& plan, const SearchSpace& space,
 }
 
 double program_passes(const PlanCandidate& plan, const SearchSpace& space, int64_t micro_batches) {
-  // Ranks of a ring, and stages, that count as one more pass; not measured. With less, more steps
-  // count as long, and are extrapolated. With more, whole programs of long rings (cp=512 took more
-  // than 50 s, bench/results/2026-11-26-plan.md) and of many stages are simulated early.
+  // Ranks of a ring, and stages, up to which a pass counts once; beyond, it counts in proportion.
+  // Not measured. With less, more steps count as long, and are extrapolated. With more, whole
+  // programs of long rings (cp=512 took more than 50 s, bench/results/2026-11-26-plan.md) and of
+  // many stages are simulated early.
   constexpr double kRingRanksPerPass = 8, kStagesPerPass = 16;
   const double stages = static_cast<double>(plan.pp) * plan.chunks;
   const bool in_ring = plan.cp > 1 && plan.cp_comm_type == CpCommType::p2p;

@@ -10,15 +10,15 @@ namespace hocket::planner {
 
 namespace {
 
-// With wider limits, more plans are called usual, and each has less of the time. With narrower
-// ones, plans that practitioners do start from wait for the bounds of the whole space.
+// With wider limits, more plans are bounded before the first simulation; a family still has the
+// same number of them simulated. With narrower ones, plans that practitioners do start from wait
+// for the bounds of the whole space.
 
 /// Smallest number of tokens of a sequence on a rank of cp. 8,192 tokens on two ranks are usual
 /// (a 70B plan of an expert, bench/results/2026-11-29-planner.md); the space goes down to a
 /// quarter.
 constexpr int64_t kMinUsualCpTokens = 4096;
-/// Largest number of sequences in a micro-batch: half of what the space has. The estimates of
-/// memory are then 13 to 21 % too low without corrections (bench/results/2026-11-29-planner.md).
+/// Largest number of sequences in a micro-batch: half of what the space has; not measured.
 constexpr int32_t kMaxUsualMicroBatch = 8;
 /// Largest number of ranks in a ring of cp: program_passes() counts longer ones as longer programs.
 constexpr int32_t kMaxUsualRing = 8;

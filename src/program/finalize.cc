@@ -205,9 +205,9 @@ class Arena {
     }
     return it;
   }
-  /// Joins free neighbours that may be used now. Not before nothing else fits: a block that keeps
-  /// its size fits the next buffer of that size, and one that waits for another lane would make its
-  /// neighbours wait.
+  /// Joins free neighbours that may be used now; one that waits for another lane would make its
+  /// neighbours wait. Requires: no block fits. A block that keeps its size fits the next buffer of
+  /// that size.
   void join(const Clock& now) {
     for (auto it = blocks_.begin(); it != blocks_.end();) {
       auto next = std::next(it);

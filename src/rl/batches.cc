@@ -65,7 +65,7 @@ Packing::Packing(std::span<const Item> items, int64_t seq_len, int64_t rows_at_o
   }
   micro_batches_ =
       rounded_up(std::max<int64_t>(ceil_div(std::ssize(used), rows_at_once), 1), multiple);
-  // Rows in the order of their tokens, distributed to micro-batches in turn.
+  // Rows in the order of their tokens, distributed round-robin over micro-batches.
   std::vector<size_t> rows(used.size());
   std::iota(rows.begin(), rows.end(), size_t{0});
   std::stable_sort(rows.begin(), rows.end(), [&](size_t a, size_t b) { return used[a] > used[b]; });

@@ -208,7 +208,7 @@ void derive_samples(Run& run) {
 void expect_shares_for_all(const Run& run, const std::string& shared, int64_t tokens) {
   const parallel::Plan& plan = run.plan;
   if (plan.cp_shares.empty()) return;
-  const std::vector<int64_t> parts = parallel::dealt_out(tokens, plan.cp_shares);
+  const std::vector<int64_t> parts = parallel::shares_of(tokens, plan.cp_shares);
   const int64_t ranks = plan.sequence_parallel ? plan.tp : 1;
   if (*std::min_element(parts.begin(), parts.end()) < ranks) {
     fail(run.name,

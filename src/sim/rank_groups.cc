@@ -49,8 +49,8 @@ bool TablesBuilder::find_rank_groups(int32_t world, bool links) {
 }
 
 int32_t TablesBuilder::refine_rank_groups(bool links) {
-  // `met` and `sent` are the colours of communicators and of pairs of peers: their group or link,
-  // their shape, and the rank groups of their ranks. Two flows of one colour are in one orbit. With
+  // `met` and `sent` are the colours of communicators and of pairs of peers. A colour is a group or
+  // link, a shape, and the rank groups of the ranks. Two flows of one colour are in one orbit. With
   // links, a colour is refined by the flow's view: how many transfers of each orbit its links
   // carry. A rank's new group is its old one with the colours of its communicators, sends and
   // receives.

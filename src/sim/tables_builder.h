@@ -87,7 +87,7 @@ class TablesBuilder {
   std::vector<int32_t> representatives() const;
   std::vector<RankGroup> rank_groups_of(const std::vector<int32_t>& ranks) const;
   std::vector<ClassId> classes_of(const std::vector<int32_t>& ranks) const;
-  /// Returns the index in Tables::classes of a class's table on a device of this kind.
+  /// Returns the index in Tables::classes of a class's table on a device of this type.
   TableId table_of(ClassId cls, size_t device);
   void lay_out_groups();
   void lay_out_links();

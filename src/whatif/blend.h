@@ -15,8 +15,8 @@ namespace hocket::whatif {
 struct Blend {
   std::span<const double> some, others;
   std::vector<char> chosen;  ///< [op * replicas + replica]; empty: none is
-  /// Returns whether `others` are equal in all replicas of a step: replicas without chosen ops then
-  /// replay as one.
+  /// Whether `others` are equal in all replicas of a step: replicas without chosen ops then replay
+  /// as one.
   bool replicas_alike = false;
 };
 

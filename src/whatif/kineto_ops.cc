@@ -129,9 +129,9 @@ std::vector<OpEnd> RankOps::waits_of_host(const Activity& call) const {
   return values(found);
 }
 
-/// Ops that an activity waits for: the last one of its stream. If it is the first there since the
-/// host made streams wait, it also waits for ops of others: for the last that had ended when it
-/// began, among those launched before.
+/// Ops that an activity waits for: the last one of its stream, and perhaps one of every other
+/// stream. It waits for those if it is the first of its stream since the host made streams wait.
+/// They are the last ones launched before that call that had ended when the activity began.
 std::vector<OpEnd> RankOps::stream_waits(const Activity& activity) const {
   std::map<int32_t, OpEnd> found;
   for (const Streams* streams : {&left_, &streams_}) {

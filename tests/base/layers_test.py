@@ -71,6 +71,13 @@ class Layers(unittest.TestCase):
                 self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}/// {begin} a.\n{below}\n"), below)
         self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}/// Returns a.\n/// Error: b.\nbool f();\n"))
 
+    def test_only_comments_of_bool_members_begin_with_whether(self):
+        for below in ("bool a = false;", "bool a;", "const bool a{};", "std::atomic<bool> a{false}, b{false};"):
+            self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}/// Whether a\n/// and b.\n{below}\n"), below)
+        for below in ("bool f();", "bool A::f(int a) {", "int a = 0;", ""):
+            [error] = self.errors("src/graph/a.cc", f"{HEAD}/// Whether a\n/// and b.\n{below}\n")
+            self.assertIn("a comment begins with 'Whether'", error, below)
+
     def test_names(self):
         for line in ["Options how;", "f(spec.how.passes);", "f(how);", "How a;", "int how_ = 0;", "Options api_how;"]:
             [error] = self.errors("src/graph/a.cc", f"{HEAD}{line}\n")

@@ -341,9 +341,9 @@ TEST(Axes, EpNeedNotDivideTokens) {
 
 /// Tokens of a data-parallel rank in given shares.
 TEST(Axes, SharesOfSequencesAreGiven) {
-  EXPECT_EQ(parallel::dealt_out(10, {3, 1}), (std::vector<int64_t>{7, 3}));
-  EXPECT_EQ(parallel::dealt_out(7, {1, 1, 1}), (std::vector<int64_t>{2, 2, 3}));
-  EXPECT_EQ(parallel::dealt_out(int64_t{1} << 50, {1, 1, 2}),
+  EXPECT_EQ(parallel::shares_of(10, {3, 1}), (std::vector<int64_t>{7, 3}));
+  EXPECT_EQ(parallel::shares_of(7, {1, 1, 1}), (std::vector<int64_t>{2, 2, 3}));
+  EXPECT_EQ(parallel::shares_of(int64_t{1} << 50, {1, 1, 2}),
             (std::vector<int64_t>{int64_t{1} << 48, int64_t{1} << 48, int64_t{1} << 49}));
   const program::Program told = proven("cp: 2, cp_shares: [3, 1], micro_batch: 1");
   ASSERT_EQ(told.classes.size(), 2U);

@@ -271,7 +271,7 @@ TEST(PlanSpace, AHeavyHeadTakesLayersFromTheLastStage) {
   EXPECT_EQ(balanced_layers(costs, {.pp = 2}, uneven), (std::vector<int64_t>{8, 0}));
 }
 
-TEST(PlanSpace, SequencesDealtBySpeedEqualBruteForce) {
+TEST(PlanSpace, SequencesBySpeedEqualBruteForce) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed);

@@ -290,8 +290,8 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       shares.push_back(1 + static_cast<int64_t>(parts.below(3)));
     }
     for (const int64_t number : samples.empty() ? std::vector<int64_t>{micro} : samples) {
-      const std::vector<int64_t> dealt = parallel::dealt_out(number * sequence, shares);
-      if (!shares.empty() && *std::min_element(dealt.begin(), dealt.end()) < least) {
+      const std::vector<int64_t> by_rank = parallel::shares_of(number * sequence, shares);
+      if (!shares.empty() && *std::min_element(by_rank.begin(), by_rank.end()) < least) {
         shares.clear();
       }
     }

@@ -54,7 +54,7 @@ struct OutputValue {
   size_t output;
   /// Owner of the terms, which live until the Checker is destroyed.
   const Reference& reference;
-  /// Returns whether no codec lost anything of the value.
+  /// Whether no codec lost anything of the value.
   bool exact;
   /// Returns the data on a rank of the class: tensors one after the other if they have `elements`,
   /// else the parts of a sum. Empty: not known.

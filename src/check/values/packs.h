@@ -64,7 +64,7 @@ class Packs {
     std::vector<int64_t> of;
     auto operator<=>(const Key&) const = default;
   };
-  /// Makes a pack, and calls `row` only if the key is new.
+  /// Makes a pack as above; calls `row` only if the key is new.
   PackId make(Key key, std::span<const Value> components, AxisMask axes, const RowAt& row);
   const Pack& operator[](PackId id) const { return packs_[id]; }
   const std::vector<PackRow>& rows(PackId id) const { return shapes_[packs_[id].shape].rows; }

@@ -51,7 +51,7 @@ class ValueAlgebra {
   bool fits(const Value& value, TypeId local, ClassId cls, bool* uniform = nullptr);
 
   // Codes, and rows of routed tensors.
-  /// Returns whether an expression is the output of an encoder.
+  /// Returns whether a value is the output of an encoder.
   bool is_coded(const Value& value) const;
   /// Removes the marks from a value and from all tensors in it, and returns their union.
   MarkId take_marks(Value* value);

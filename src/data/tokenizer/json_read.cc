@@ -230,9 +230,9 @@ class SpecReader {
     }
   }
 
-  // Reads added tokens, which are found in the text before it is split. As `tokenizers` numbers
-  // them: one that repeats a token of the vocabulary has its id, the others follow the vocabulary
-  // in their order, whatever ids the file gives.
+  // Reads added tokens, which are found in the text before it is split. Ids are those of
+  // `tokenizers`, whatever the file gives. A text of the vocabulary keeps its id; the others follow
+  // the vocabulary in their order.
   void added_tokens(const JsonView& list) {
     if (!list.is_array()) {
       list.fail("is no array");

@@ -44,8 +44,8 @@ std::vector<int64_t> cut_as_given(const std::vector<int64_t>& blocks,
                                   const std::vector<int64_t>& shares) {
   std::vector<int64_t> parts;
   for (int64_t block : blocks) {
-    const std::vector<int64_t> dealt = dealt_out(block, shares);
-    parts.insert(parts.end(), dealt.begin(), dealt.end());
+    const std::vector<int64_t> cut = shares_of(block, shares);
+    parts.insert(parts.end(), cut.begin(), cut.end());
   }
   return parts;
 }
