@@ -178,20 +178,27 @@ void expect_same_experts(const AdapterWeights& stacked, const AdapterWeights& sp
   }
 }
 
+/// Adds the shapes of an adapter of q_proj in both layers of small_config("qwen3_moe").
+void add_query_projections(std::map<std::string, graph::Dims>* shapes) {
+  constexpr int64_t kQuery = 40;
+  for (const std::string layer : {"0", "1"}) {
+    const std::string module = "base_model.model.model.layers." + layer + ".self_attn.q_proj";
+    (*shapes)[module + ".lora_A.weight"] = {kRank, kHidden};
+    (*shapes)[module + ".lora_B.weight"] = {kQuery, kRank};
+  }
+}
+
 TEST_F(AdapterFolder, StackedExpertsAreSplit) {
   write_config(R"(, "peft_version": "0.19.0", "target_modules": ["q_proj"],)"
                R"( "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])");
   const std::string layers = "base_model.model.model.layers.";
-  constexpr int64_t kQuery = 40, kFlat = kRank * kExperts;
+  constexpr int64_t kFlat = kRank * kExperts;
   std::map<std::string, graph::Dims> shapes = {
       {layers + "0.mlp.experts.base_layer.lora_A.weight", {kFlat, kHidden}},
       {layers + "0.mlp.experts.base_layer.lora_B.weight", {2 * kWide, kFlat}},
       {layers + "0.mlp.experts.lora_A.weight", {kFlat, kWide}},
       {layers + "0.mlp.experts.lora_B.weight", {kHidden, kFlat}}};
-  for (const std::string layer : {"0", "1"}) {
-    shapes[layers + layer + ".self_attn.q_proj.lora_A.weight"] = {kRank, kHidden};
-    shapes[layers + layer + ".self_attn.q_proj.lora_B.weight"] = {kQuery, kRank};
-  }
+  add_query_projections(&shapes);
   save_random(shapes);
   const models::ModelConfig config = small_config("qwen3_moe");
   const AdapterWeights stacked(folder_.path(), config);
@@ -209,14 +216,11 @@ TEST_F(AdapterFolder, SplitExpertsReplaceAPatternByItsModules) {
   write_config(R"(, "peft_version": "0.19.0", "target_modules": ".*q_proj",)"
                R"( "target_parameters": ["mlp.experts.gate_up_proj"])");
   const std::string layers = "base_model.model.model.layers.";
-  constexpr int64_t kFlat = kRank * kExperts, kQuery = 40;
+  constexpr int64_t kFlat = kRank * kExperts;
   std::map<std::string, graph::Dims> shapes = {
       {layers + "0.mlp.experts.lora_A.weight", {kFlat, kHidden}},
       {layers + "0.mlp.experts.lora_B.weight", {2 * kWide, kFlat}}};
-  for (const std::string layer : {"0", "1"}) {
-    shapes[layers + layer + ".self_attn.q_proj.lora_A.weight"] = {kRank, kHidden};
-    shapes[layers + layer + ".self_attn.q_proj.lora_B.weight"] = {kQuery, kRank};
-  }
+  add_query_projections(&shapes);
   save_random(shapes);
   const models::ModelConfig config = small_config("qwen3_moe");
   const AdapterWeights stacked(folder_.path(), config);

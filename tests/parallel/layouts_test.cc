@@ -232,7 +232,7 @@ std::optional<Found> try_all(const Drawn& drawn, int64_t most) {
   return found;
 }
 
-/// A decomposition that is tried and rejected leaves none of its tensors in the graph.
+/// Every tensor that a decomposition adds to the graph is made by one of its nodes.
 TEST(LayoutSearch, AllTensorsOfTheChosenGraphAreUsed) {
   Rng rng(1);
   int decomposed = 0;
