@@ -97,6 +97,8 @@ def fixture(name, config, lora, top):
     formula.write_safetensors(os.path.join(adapter, "adapter_model.safetensors"), adapter_shapes)
     with open(os.path.join(adapter, "adapter_config.json"), encoding="utf-8") as f:
         adapter_config = json.load(f)
+    # No path of this run, and an order of modules that is the same in every run: PEFT has them in a set.
+    adapter_config.update(base_model_name_or_path=name, target_modules=sorted(adapter_config["target_modules"]))
     with open(os.path.join(base, "config.json"), encoding="utf-8") as f:
         written = json.load(f)
     runs.write_texts(os.path.join(top, "text"))
