@@ -31,3 +31,11 @@ def write_safetensors(path, shapes):
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def adapter_config(folder, base_name):
+    """Returns the adapter_config.json that PEFT wrote into `folder`, without what differs from run to run: the path of the
+    base, which becomes `base_name`, and the order of a set of modules."""
+    with open(f"{folder}/adapter_config.json", encoding="utf-8") as f:
+        config = json.load(f)
+    return dict(config, base_model_name_or_path=base_name, target_modules=sorted(config["target_modules"]))

@@ -95,10 +95,6 @@ def fixture(name, config, lora, top):
     made.save_pretrained(adapter)
     adapter_shapes = shapes_of(os.path.join(adapter, "adapter_model.safetensors"))
     formula.write_safetensors(os.path.join(adapter, "adapter_model.safetensors"), adapter_shapes)
-    with open(os.path.join(adapter, "adapter_config.json"), encoding="utf-8") as f:
-        adapter_config = json.load(f)
-    # No path of this run, and an order of modules that is the same in every run: PEFT has them in a set.
-    adapter_config.update(base_model_name_or_path=name, target_modules=sorted(adapter_config["target_modules"]))
     with open(os.path.join(base, "config.json"), encoding="utf-8") as f:
         written = json.load(f)
     runs.write_texts(os.path.join(top, "text"))
@@ -109,7 +105,8 @@ def fixture(name, config, lora, top):
     import train_parity
     data = train_parity.batches(os.path.join(top, "data"))
     content = {"made_with": f"peft {peft.__version__}, transformers {transformers.__version__}, torch {torch.__version__}",
-               "config": written, "shapes": shapes, "adapter_config": adapter_config, "adapter_shapes": adapter_shapes,
+               "config": written, "shapes": shapes,
+               "adapter_config": formula.adapter_config(adapter, name), "adapter_shapes": adapter_shapes,
                "logits": rounded(logits_of(open_adapter(base, adapter))),
                "losses": rounded(losses_of(open_adapter(base, adapter, True), data))}
     expect_opens(base, run, os.path.join(top, name + "-out"))

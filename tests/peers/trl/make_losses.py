@@ -45,8 +45,7 @@ def made(name, lora, top):
     peft.get_peft_model(open_base(base), peft.LoraConfig(task_type="CAUSAL_LM", **losses.LORA[name])).save_pretrained(adapter)
     held["adapter_shapes"] = shapes_of(os.path.join(adapter, "adapter_model.safetensors"))
     formula.write_safetensors(os.path.join(adapter, "adapter_model.safetensors"), held["adapter_shapes"])
-    with open(os.path.join(adapter, "adapter_config.json"), encoding="utf-8") as f:
-        held["adapter_config"] = json.load(f)
+    held["adapter_config"] = formula.adapter_config(adapter, name)
     return base, adapter, held
 
 
