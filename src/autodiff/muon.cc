@@ -29,21 +29,35 @@ struct Matrices {
   int each = 0, rows = 0;
 };
 
+/// Returns the letters of a node's operands; its accumulators have none.
 ops::Letters letters_of(const Graph& graph, const Node& node) {
-  const auto types = [&](const std::vector<TensorId>& ids) {
+  const auto types = [&](const std::vector<TensorId>& ids, size_t count) {
     std::vector<graph::TensorType> list;
-    for (const TensorId id : ids) {
-      list.push_back(graph.tensor(id).type);
+    for (size_t i = 0; i < count; ++i) {
+      list.push_back(graph.tensor(ids[i]).type);
     }
     return list;
   };
-  return ops::letters(ops::find(node.op), types(node.in), types(node.out));
+  return ops::letters(ops::find(node.op), types(node.in, node.in.size() - node.accumulate.size()),
+                      types(node.out, node.out.size()));
+}
+
+bool is_product(const ops::Op& op) {
+  return op.family == ops::Family::products || op.family == ops::Family::expert_products;
 }
 
 bool has(const std::vector<std::string>& operands, char letter) {
   return std::any_of(operands.begin(), operands.end(), [&](const std::string& dims) {
     return dims.find(letter) != std::string::npos;
   });
+}
+
+/// Returns whether a product has a matrix for each index of the letter.
+bool numbers_matrices(const ops::Letters& letters, char letter) {
+  return has(letters.out, letter) &&
+         std::all_of(letters.in.begin(), letters.in.end(), [&](const std::string& dims) {
+           return dims.find(letter) != std::string::npos;
+         });
 }
 
 /// Calls `visit(node, input)` for the forward nodes that read a tensor.
@@ -60,15 +74,22 @@ void for_each_reader(const Graph& graph, TensorId id, const Visit& visit) {
 }
 
 /// Returns whether a reader, perhaps behind further memory-bound ops, tells the parts along a dim
-/// apart and combines them. Gate and up, combined into one output, are an example.
+/// apart. It combines them, as gate and up, or multiplies each by its own matrix, as the adapters
+/// of gate and up.
 bool distinguishes_parts(const Graph& graph, TensorId id, size_t dim) {
   bool apart = false;
   for_each_reader(graph, id, [&](const Node& node, size_t input) {
     const ops::Op& op = ops::find(node.op);
-    if (op.cost_class != ops::CostClass::memory) return;
+    const bool product = is_product(op);
+    if (!product && op.cost_class != ops::CostClass::memory) return;
     const ops::Letters letters = letters_of(graph, node);
-    if (letters.any || dim >= letters.in[input].size()) return;
+    const bool operand = input < letters.in.size();
+    if (letters.any || !operand || dim >= letters.in[input].size()) return;
     const char letter = letters.in[input][dim];
+    if (product) {
+      apart = apart || numbers_matrices(letters, letter);
+      return;
+    }
     const std::string_view split = op.layout.split;
     apart = apart || (!has(letters.out, letter) && split.find(letter) == std::string_view::npos);
     for (size_t output = 0; output < node.out.size(); ++output) {
@@ -120,11 +141,8 @@ std::optional<Matrices> matrices_of(const Graph& graph, TensorId id) {
   if (tensor.layer < 0 || tensor.layer >= graph.num_layers) return std::nullopt;
   std::optional<Matrices> found;
   for_each_reader(graph, id, [&](const Node& node, size_t input) {
-    const ops::Op& op = ops::find(node.op);
-    const bool product =
-        op.family == ops::Family::products || op.family == ops::Family::expert_products;
     if (found) return;
-    if (product) {
+    if (is_product(ops::find(node.op))) {
       found = factor_of(graph, node, input);
     } else if (graph.tensor(node.out[0]).type.dims == tensor.type.dims && node.in.size() == 1) {
       found = matrices_of(graph, node.out[0]);

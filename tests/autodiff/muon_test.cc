@@ -9,7 +9,9 @@
 #include "autodiff/autodiff.h"
 #include "base/error.h"
 #include "models/build.h"
+#include "models/lora.h"
 #include "tests/check/check_util.h"
+#include "tests/models/small_models.h"
 
 namespace hocket::autodiff {
 namespace {
@@ -72,6 +74,54 @@ TEST(Muon, UpdatesTheMatricesOfBlocks) {
   EXPECT_EQ(list["model.layers.1.mlp.gate_up_proj.weight"], "muon orthogonalize_each 1");
   EXPECT_EQ(list["model.layers.1.mlp.down_proj.weight"], "muon orthogonalize 1");
   EXPECT_EQ(list.size(), dense.grads.size());
+}
+
+/// Returns updates() of a small model with an adapter beside all linear layers and experts.
+std::map<std::string, std::string> updates_of_adapter(const std::string& family) {
+  const models::ModelConfig model =
+      models::parse_config(models::small_model(family).dump(), "test");
+  models::Lora lora;
+  lora.r = 3;
+  lora.target_pattern = "all-linear";
+  if (model.num_experts > 0) {
+    lora.target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
+  }
+  models::BuildOptions options;
+  options.tokens = 16;
+  options.sequence_length = 8;
+  graph::Graph graph = models::build(model, options);
+  models::apply_lora(graph, models::match_lora(model, lora, "test"), true);
+  differentiate(graph);
+  append_optimizer(graph, muon());
+  return updates(graph);
+}
+
+TEST(Muon, UpdatesTheMatricesOfAdapters) {
+  const std::string layer = "model.layers.0.";
+  auto list = updates_of_adapter("llama");
+  for (const char* name :
+       {"self_attn.q_proj.lora_A", "self_attn.k_proj.lora_A", "self_attn.o_proj.lora_A",
+        "self_attn.o_proj.lora_B", "mlp.down_proj.lora_A", "mlp.down_proj.lora_B"}) {
+    EXPECT_EQ(list[layer + name + ".weight"], "muon orthogonalize 1") << name;
+  }
+  EXPECT_EQ(list[layer + "self_attn.q_proj.lora_B.weight"], "muon orthogonalize 2");
+  EXPECT_EQ(list[layer + "self_attn.v_proj.lora_B.weight"], "muon orthogonalize 2");
+  // Gate and up are two modules: each has its own A and B.
+  EXPECT_EQ(list[layer + "mlp.gate_up_proj.lora_A.weight"], "muon orthogonalize_each 1");
+  EXPECT_EQ(list[layer + "mlp.gate_up_proj.lora_B.weight"], "muon orthogonalize_each 1");
+  EXPECT_EQ(list.size(), 3u * 6u * 2u);  // layers, parameters, A and B
+  // One module of several projections has one A, and a B for each of them.
+  list = updates_of_adapter("phi3");
+  EXPECT_EQ(list[layer + "self_attn.qkv_proj.lora_A.weight"], "muon orthogonalize 1");
+  EXPECT_EQ(list[layer + "self_attn.q_proj.lora_B.weight"], "muon orthogonalize 2");
+  EXPECT_EQ(list[layer + "self_attn.k_proj.lora_B.weight"], "muon orthogonalize 2");
+  EXPECT_EQ(list[layer + "mlp.gate_up_proj.lora_A.weight"], "muon orthogonalize 1");
+  EXPECT_EQ(list[layer + "mlp.gate_up_proj.lora_B.weight"], "muon orthogonalize_each 1");
+  list = updates_of_adapter("qwen3_moe");
+  for (const char* name :
+       {"gate_up_proj.lora_A", "gate_up_proj.lora_B", "down_proj.lora_A", "down_proj.lora_B"}) {
+    EXPECT_EQ(list[layer + "mlp.experts." + name], "muon orthogonalize_each 1") << name;
+  }
 }
 
 TEST(Muon, HasOneStateAndMasterWeights) {

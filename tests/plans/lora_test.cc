@@ -34,7 +34,16 @@ constexpr const char* kMoe =
     "decoder_sparse_step: 1, mlp_only_layers: []";
 constexpr const char* kPhi3 = "model_type: phi3, num_key_value_heads: 2, intermediate_size: 8";
 
-void expect_equal(const Case& c, const Plans& plans) {
+/// Newton-Schulz multiplies the rounding errors of a gradient by its slope at 0, to the power of
+/// its steps.
+constexpr double kMuonTolerance = 1e-8;
+
+Case with_muon(Case c, const std::string& keys = "") {
+  c.text += "optimizer: {name: muon" + keys + "}\n";
+  return c;
+}
+
+void expect_equal(const Case& c, const Plans& plans, double tolerance = 1e-10) {
   // B begins as zeros, so that A changes from the second step on.
   constexpr int kSteps = 3;
   const Outcome one = train(c, {.on_one_rank = true, .steps = kSteps});
@@ -44,7 +53,7 @@ void expect_equal(const Case& c, const Plans& plans) {
       name += key + " ";
     }
     SCOPED_TRACE(name);
-    EXPECT_EQ(difference(train(c, {.steps = kSteps, .overrides = plan}), one), "");
+    EXPECT_EQ(difference(train(c, {.steps = kSteps, .overrides = plan}), one, tolerance), "");
   }
 }
 
@@ -80,16 +89,35 @@ TEST(Lora, FusedTensorsEqualUnderEveryPlan) {
   expect_equal(case_of(kPhi3, "targets: [qkv_proj, gate_up_proj]"), dense_plans());
 }
 
-TEST(Lora, ExpertsEqualUnderEveryPlan) {
-  const std::string experts =
-      "targets: [q_proj, v_proj], target_parameters: [mlp.experts.gate_up_proj, "
-      "mlp.experts.down_proj]";
-  expect_equal(case_of(kMoe, experts),
-               {{"plan.micro_batch=1"},
-                {"plan.micro_batch=2", "plan.dp=2", "plan.ep=2"},
-                {"plan.micro_batch=2", "plan.dp=2", "plan.tp=2"},
-                {"plan.micro_batch=1", "plan.pp=2", "plan.dp=2", "plan.ep=2"},
-                {"plan.micro_batch=2", "plan.dp=2", "plan.ep=2", "plan.moe_chunks=2"}});
+constexpr const char* kExperts =
+    "targets: [q_proj, v_proj], target_parameters: [mlp.experts.gate_up_proj, "
+    "mlp.experts.down_proj]";
+
+const Plans& expert_plans() {
+  static const Plans plans = {
+      {"plan.micro_batch=1"},
+      {"plan.micro_batch=2", "plan.dp=2", "plan.ep=2"},
+      {"plan.micro_batch=2", "plan.dp=2", "plan.tp=2"},
+      {"plan.micro_batch=1", "plan.pp=2", "plan.dp=2", "plan.ep=2"},
+      {"plan.micro_batch=2", "plan.dp=2", "plan.ep=2", "plan.moe_chunks=2"}};
+  return plans;
+}
+
+TEST(Lora, ExpertsEqualUnderEveryPlan) { expect_equal(case_of(kMoe, kExperts), expert_plans()); }
+
+TEST(Lora, WithMuonEqualsUnderEveryPlan) {
+  expect_equal(with_muon(case_of(kLlama, "targets: [all-linear]")), dense_plans(), kMuonTolerance);
+  expect_equal(with_muon(case_of(kLlama,
+                                 "targets: [gate_proj, up_proj, q_proj], rank_pattern: {up_proj: "
+                                 "2}, modules_to_save: [lm_head]"),
+                         ", adjust_lr: original"),
+               dense_plans(), kMuonTolerance);
+  expect_equal(with_muon(case_of(kPhi3, "targets: [qkv_proj, gate_up_proj]")), dense_plans(),
+               kMuonTolerance);
+}
+
+TEST(Lora, ExpertsWithMuonEqualUnderEveryPlan) {
+  expect_equal(with_muon(case_of(kMoe, kExperts)), expert_plans(), kMuonTolerance);
 }
 
 TEST(Lora, FrozenParametersDoNotChange) {
