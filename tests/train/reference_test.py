@@ -3,7 +3,7 @@
 # ctest: slow, without sanitizers
 # ctest: timeout=600
 """Compares the training loop with a reference: data, model and gradients of reference_util.py, then
-clipping, AdamW (SGD, Muon), warm-up and cosine.
+clipping, AdamW (SGD, Muon), warm-up and cosine. Trained are all weights, or an adapter.
 
 After every step loss, learning rate, gradient norm, parameters and moments agree up to rounding, for both families, on
 one rank and under a plan."""
@@ -13,7 +13,7 @@ import unittest
 
 import torch
 from muon_util import exact_newton_schulz
-from reference_util import DENSE, MOE, Data, Folder, forward, random_weights
+from reference_util import DENSE, MOE, Data, Folder, adapted, forward, peft_tensors, random_adapter, random_weights
 from safetensors.torch import load_file
 
 TOLERANCE = 1e-10
@@ -54,9 +54,11 @@ def optimizers_of(name, w, settings):
 STATE = {"adamw": "exp_avg", "sgd": "momentum_buffer", "muon": "momentum_buffer"}
 
 
-def reference(weights, data, c, name, settings):
-    """Returns per step: loss, learning rate, gradient norm, parameters, one state of each."""
-    w = {n: t.double().clone().requires_grad_() for n, t in weights.items()}
+def reference(weights, adapter, data, c, name, settings):
+    """Returns per step: loss, learning rate, gradient norm, trained parameters, one state of each. An adapter, unless it
+    is empty, is trained in place of the weights."""
+    w = {n: t.double().clone().requires_grad_() for n, t in (adapter or weights).items()}
+    base = {n: t.double() for n, t in weights.items()}
     optimizers = optimizers_of(name, w, settings)
     for step in range(1, STEPS + 1):
         sequences = [data.sequence((step - 1) * BATCH + i) for i in range(BATCH)]
@@ -66,7 +68,7 @@ def reference(weights, data, c, name, settings):
         for at in range(0, BATCH, MICRO):
             tokens, targets, positions = (torch.tensor([x for s in sequences[at:at + MICRO] for x in s[i]])
                                           for i in range(3))
-            logits, balance = forward(w, tokens, positions, c)
+            logits, balance = forward(adapted(base, w) if adapter else w, tokens, positions, c)
             part = torch.nn.functional.cross_entropy(logits, targets, reduction="sum") / (BATCH * SEQ)
             (part + c.get("router_aux_loss_coef", 0) * balance * MICRO / BATCH).backward()
             loss += part.item()
@@ -86,9 +88,10 @@ def distance(a, b):
 
 
 class Reference(Folder):
-    def train(self, name, run, plan, optimizer, settings):
+    def train(self, name, run, plan, optimizer, settings, adapter):
         with open(self.path(run + ".yaml"), "w", encoding="utf-8") as f:
             json.dump({"model": {"path": self.path(name), "init": "weights", "dtype": "f64"},
+                       "adapter": {"type": "lora", "path": self.path(adapter)} if adapter else {},
                        "data": {"dir": self.path("data")}, "train": TRAIN, "plan": plan,
                        "optimizer": {"name": optimizer, **OPTIMIZER, **settings},
                        "output": {"dir": self.path(run), "report": False, "trace": False}}, f)
@@ -97,22 +100,26 @@ class Reference(Folder):
             lines = [json.loads(line) for line in f]
         return [line for line in lines if "train/loss" in line]
 
-    def compare(self, name, c, plans, optimizer="adamw", settings=None, tolerance=TOLERANCE):
+    def compare(self, name, c, plans, optimizer="adamw", settings=None, tolerance=TOLERANCE, adapter=""):
         settings = settings or {}
         weights = random_weights(c, seed=11)
         self.model(name, c, weights)
-        want = list(reference(weights, Data(self.path("data"), TRAIN["seed"], SEQ), c, optimizer, settings))
+        lora = random_adapter(c, seed=12) if adapter else {}
+        if adapter:
+            self.adapter(adapter, c, lora)
+        want = list(reference(weights, lora, Data(self.path("data"), TRAIN["seed"], SEQ), c, optimizer, settings))
         self.assertGreater(sum(step[2] > TRAIN["max_grad_norm"] for step in want), 2, "never clipped")
         for i, plan in enumerate(plans):
             run = f"{name}-{optimizer}-{i}"
-            lines = self.train(name, run, plan, optimizer, settings)
+            lines = self.train(name, run, plan, optimizer, settings, adapter)
             self.assertEqual([line["step"] for line in lines], list(range(1, STEPS + 1)))
             for line, (loss, rate, total, params, moments) in zip(lines, want):
                 what = f"{run} step {line['step']}"
                 for key, value in (("train/loss", loss), ("train/lr", rate), ("train/grad_norm", total)):
                     self.assertLess(abs(line[key] / value - 1), tolerance, f"{what} {key}")
                 folder = self.path(f"{run}/checkpoints/step-{line['step']:06}")
-                got = load_file(folder + "/model.safetensors")
+                got = load_file(folder + ("/adapter_model.safetensors" if adapter else "/model.safetensors"))
+                params = peft_tensors(c, params) if adapter else params
                 state = load_file(folder + "/optimizer.safetensors")
                 self.assertEqual(set(got), set(params), what)
                 for n, t in params.items():
@@ -139,10 +146,10 @@ class Reference(Folder):
     def test_nesterov(self):
         self.compare("nesterov", DENSE, [{"micro_batch": MICRO}], "sgd", {"nesterov": True, "momentum": 0.6})
 
-    def muon(self, name, c, plans, **settings):
+    def muon(self, name, c, plans, adapter="", **settings):
         """The iteration multiplies errors of rounding by its slope at 0, to the power of its steps."""
         with exact_newton_schulz():
-            self.compare(name, c, plans, "muon", settings, tolerance=1e-7)
+            self.compare(name, c, plans, "muon", settings, tolerance=1e-7, adapter=adapter)
 
     def test_muon(self):
         one = {"micro_batch": MICRO}
@@ -160,6 +167,14 @@ class Reference(Folder):
         self.muon("muon-groups", DENSE, [{"tp": 2, "micro_batch": MICRO, "threads_per_rank": 1}],
                   adjust_lr="match_rms_adamw",
                   groups=[{"match": ["*.self_attn.*_proj.weight"], "lr_scale": 0.5, "weight_decay": 0.05}])
+
+    def test_muon_of_adapters(self):
+        """A and B of each layer are matrices, and so are those of each expert."""
+        plans = [{"micro_batch": MICRO}, {"dp": 2, "tp": 2, "micro_batch": 1, "threads_per_rank": 1}]
+        self.muon("muon-lora", DENSE, plans, adjust_lr="original", adapter="lora")
+        plans = [{"dp": 2, "ep": 2, "micro_batch": 1, "threads_per_rank": 1},
+                 {"pp": 2, "dp": 2, "micro_batch": 1, "threads_per_rank": 1, "shard": {"optimizer": "all"}}]
+        self.muon("muon-lora-moe", MOE, plans, adjust_lr="match_rms_adamw", adapter="lora-moe")
 
     def test_experts(self):
         self.compare("moe", MOE, [{"micro_batch": MICRO},

@@ -168,6 +168,55 @@ def random_weights(c, seed, scale=0.3):
     return {n: torch.randn(s, generator=gen) * scale + (len(s) == 1) for n, s in shapes.items()}
 
 
+# --- adapters: docs/adapters.md, with every matrix apart
+
+RANK, ALPHA = 3, 5
+
+
+def random_adapter(c, seed, scale=0.3):
+    """Returns A and B of every linear layer of the blocks, and of every expert, whose gate and up share A."""
+    gen = torch.Generator().manual_seed(seed)
+    shapes = {}
+    for name, weight in random_weights(c, 0).items():
+        if "_proj." not in name:
+            continue
+        rows, columns = weight.shape
+        module = name.removesuffix(".weight")
+        shapes[a_of(module)] = (RANK, columns)
+        shapes[module + ".lora_B.weight"] = (rows, RANK)
+    return {n: torch.randn(s, generator=gen) * scale for n, s in shapes.items()}
+
+
+def a_of(module):
+    """Returns the name of a module's A."""
+    if ".experts." in module:
+        module = module.replace(".gate_proj", ".gate_up_proj").replace(".up_proj", ".gate_up_proj")
+    return module + ".lora_A.weight"
+
+
+def adapted(base, w):
+    """Returns the base's weights with the products of an adapter added."""
+    sums = dict(base)
+    for name, b in w.items():
+        if name.endswith(".lora_B.weight"):
+            module = name.removesuffix(".lora_B.weight")
+            sums[module + ".weight"] = base[module + ".weight"] + ALPHA / RANK * b @ w[a_of(module)]
+    return sums
+
+
+def peft_tensors(c, w):
+    """Returns an adapter as in PEFT's file, where all experts' A are one tensor, and their B another."""
+    file = {"base_model.model." + n: t for n, t in w.items() if ".experts." not in n}
+    numbers = range(c.get("num_experts", 0))
+    for layer in range(c["num_hidden_layers"] if numbers else 0):
+        p = f"model.layers.{layer}.mlp.experts."
+        for a, bs, outer in (("gate_up_proj", ("gate_proj", "up_proj"), "base_layer."), ("down_proj", ("down_proj",), "")):
+            b = torch.stack([torch.cat([w[f"{p}{e}.{n}.lora_B.weight"] for n in bs]) for e in numbers], -1)
+            file[f"base_model.model.{p}{outer}lora_A.weight"] = torch.cat([w[f"{p}{e}.{a}.lora_A.weight"] for e in numbers])
+            file[f"base_model.model.{p}{outer}lora_B.weight"] = b.flatten(1)
+    return file
+
+
 class Folder(unittest.TestCase):
     """A folder with a small text, its tokenizer and its tokens."""
 
@@ -212,3 +261,12 @@ class Folder(unittest.TestCase):
         save_file(weights, self.path(f"{name}/model.safetensors"), {"format": "pt"})
         with open(self.path(f"{name}/config.json"), "w", encoding="utf-8") as f:
             json.dump(c, f)
+
+    def adapter(self, name, c, weights):
+        """Writes a folder of PEFT's with this adapter."""
+        os.mkdir(self.path(name))
+        save_file(peft_tensors(c, weights), self.path(f"{name}/adapter_model.safetensors"), {"format": "pt"})
+        parameters = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"] if "num_experts" in c else None
+        with open(self.path(f"{name}/adapter_config.json"), "w", encoding="utf-8") as f:
+            json.dump({"peft_type": "LORA", "peft_version": "0.19.0", "r": RANK, "lora_alpha": ALPHA,
+                       "target_modules": "all-linear", "target_parameters": parameters}, f)
