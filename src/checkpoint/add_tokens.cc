@@ -342,15 +342,12 @@ class TokenAdder {
     }
     set_purposes(json);
     add_to_lists(json);
-    if (!additions_.chat_template.empty()) {
-      data::ChatTemplate::parse(additions_.chat_template, "--chat-template", {});
-      const bool had = json.erase("chat_template") > 0 || files_->has(kChatTemplateFile);
-      files_->texts[kChatTemplateFile] = additions_.chat_template;
-      if (had) {
-        notes_.emplace_back("the chat template replaces the model's");
-      }
-    }
     config.save();
+    if (additions_.chat_template.empty()) return;
+    data::ChatTemplate::parse(additions_.chat_template, "--chat-template", {});
+    if (set_chat_template(additions_.chat_template, files_)) {
+      notes_.emplace_back("the chat template replaces the model's");
+    }
   }
 
   void edit_special_map() {

@@ -143,7 +143,20 @@ std::vector<std::string> lost_around_texts(const ModelFiles& files, const JsonVi
   return lost;
 }
 
+/// Key of tokenizer_config.json: a template, or a list of those with a name.
+constexpr const char* kTemplateKey = "chat_template";
 constexpr std::string_view kNamedTemplate = "tokenizer.chat_template.";
+
+/// Sets the templates of a tokenizer_config.json. A file of its own would hide them, and goes.
+void put_template_key(const ordered_json& templates, ModelFiles* files) {
+  files->texts.erase(kChatTemplateFile);
+  ordered_json config = ordered_json::object();
+  if (files->has(kTokenizerConfigFile)) {
+    config = ordered_json::parse(files->texts.at(kTokenizerConfigFile));
+  }
+  config[kTemplateKey] = templates;
+  files->texts[kTokenizerConfigFile] = config.dump(2) + "\n";
+}
 
 /// Puts templates with a name into a tokenizer_config.json, with the default one in a list. Without
 /// a default they are `left`: nothing would choose them.
@@ -163,12 +176,7 @@ void take_named_templates(const gguf::Metadata& in, ModelFiles* files) {
     }
   }
   if (list.size() == 1) return;
-  // A chat_template.jinja would hide the list.
-  files->texts.erase(kChatTemplateFile);
-  std::string& text = files->texts.at(kTokenizerConfigFile);
-  ordered_json config = ordered_json::parse(text);
-  config["chat_template"] = list;
-  text = config.dump(2) + "\n";
+  put_template_key(list, files);
 }
 
 /// generation_config.json of the sampling that a GGUF file recommends; empty: it says none. Keys
@@ -307,8 +315,8 @@ json tokenizer_config_of(const ModelFiles& files) {
 /// Adds the templates with a name, of a list in tokenizer_config.json. A file of its own hides it.
 void add_named_templates(const ModelFiles& files, const JsonView& config, gguf::Metadata* out) {
   if (files.has(kChatTemplateFile)) return;
-  if (!config.has("chat_template") || !config.at("chat_template").is_array()) return;
-  const JsonView list = config.at("chat_template");
+  if (!config.has(kTemplateKey) || !config.at(kTemplateKey).is_array()) return;
+  const JsonView list = config.at(kTemplateKey);
   std::vector<std::string> names;
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string name = list.at(i).get_string("name");
@@ -410,12 +418,35 @@ std::string add_stop_tokens(const std::vector<int64_t>& ids, const models::Model
                      fmt::join(before, ", "));
 }
 
+bool set_chat_template(const std::string& text, ModelFiles* files) {
+  bool had = files->has(kChatTemplateFile);
+  // Readers that do not know the file would take the key.
+  if (const json config = parse(*files, kTokenizerConfigFile); config.contains(kTemplateKey)) {
+    ordered_json kept = ordered_json::parse(files->texts.at(kTokenizerConfigFile));
+    kept.erase(kTemplateKey);
+    files->texts[kTokenizerConfigFile] = kept.dump(2) + "\n";
+    had = true;
+  }
+  files->texts[kChatTemplateFile] = text;
+  return had;
+}
+
+void take_chat_template(const ModelFiles& from, ModelFiles* files) {
+  if (from.has(kChatTemplateFile)) {
+    set_chat_template(from.texts.at(kChatTemplateFile), files);
+    return;
+  }
+  const json given = parse(from, kTokenizerConfigFile);
+  if (!JsonView(given, kTokenizerConfigFile).has(kTemplateKey)) return;
+  put_template_key(given.at(kTemplateKey), files);
+}
+
 std::string chat_template_of(const ModelFiles& files, const std::string& where) {
   if (files.has(kChatTemplateFile)) return files.texts.at(kChatTemplateFile);
   const json config = parse(files, kTokenizerConfigFile);
   const JsonView in(config, where + ": " + kTokenizerConfigFile);
-  if (!in.has("chat_template")) return "";
-  const JsonView found = in.at("chat_template");
+  if (!in.has(kTemplateKey)) return "";
+  const JsonView found = in.at(kTemplateKey);
   if (!found.is_array()) return found.as_string();
   for (size_t i = 0; i < found.size(); ++i) {
     if (found.at(i).get_string("name") == "default") return found.at(i).get_string("template");

@@ -46,6 +46,12 @@ void complete_tokenizer(const models::ModelConfig& config, ModelFiles* files);
 std::string add_stop_tokens(const std::vector<int64_t>& ids, const models::ModelConfig& config,
                             ModelFiles* files);
 
+/// Makes `text` the only chat template of the files. Returns whether they had one before.
+bool set_chat_template(const std::string& text, ModelFiles* files);
+
+/// Replaces the chat templates by those of `from`, unless it has none.
+void take_chat_template(const ModelFiles& from, ModelFiles* files);
+
 /// Returns the chat template: a file of its own comes first. Throws Error, in the name of `where`,
 /// for several without a default.
 std::string chat_template_of(const ModelFiles& files, const std::string& where);

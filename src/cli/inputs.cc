@@ -129,7 +129,8 @@ engine::Run run_at(const checkpoint::ModelLocation& at, const std::string& model
                    const std::string& dtype, const std::vector<std::string>& overrides) {
   nlohmann::json tree = {{"model", {{"path", at.folder}, {"init", "weights"}, {"dtype", dtype}}}};
   if (at.is_checkpoint) {
-    // Settings of the training run; the plan is the caller's.
+    // Settings of the training run that evaluation has, too. Other keys of its data belong to its
+    // objective; the plan is the caller's.
     const std::string file = join_path(at.folder, "run.json");
     const nlohmann::json state = read_json(file);
     nlohmann::json config;
@@ -137,12 +138,11 @@ engine::Run run_at(const checkpoint::ModelLocation& at, const std::string& model
       const nlohmann::json& object = state["config"];
       config = object.is_string() ? parse_json(object.get<std::string>(), file) : object;
     }
-    if (config.is_object() && config.contains("data") && config["data"].is_object()) {
-      tree["data"] = config["data"];
-    }
-    if (config.is_object() && config.contains("train") && config["train"].is_object() &&
-        config["train"].contains("seq_len")) {
-      tree["train"]["seq_len"] = config["train"]["seq_len"];
+    for (const char* key : {"/data/dir", "/train/seq_len"}) {
+      const nlohmann::json::json_pointer at_key(key);
+      if (config.contains(at_key)) {
+        tree[at_key] = config[at_key];
+      }
     }
   }
   if (!tree["train"].contains("seq_len")) {

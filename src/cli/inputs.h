@@ -38,7 +38,7 @@ Source read_source(const std::string& path, const std::vector<std::string>& over
 void require_dtype(const char* verb, const std::string& dtype);
 
 /// Text of a run that evaluates or generates with MODEL: its weights, and for a checkpoint of ours
-/// the data and sequence length that it was trained with. The batch follows the plan of
+/// the prepared texts and sequence length that it was trained with. The batch follows the plan of
 /// `overrides`. `adapter`: a PEFT adapter's folder, or a run of ours that trained one, to be merged
 /// into the weights.
 engine::Run model_run(const std::string& model, const std::string& dtype,

@@ -244,7 +244,7 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
   compare("train.seq_len", train.get_int("seq_len"), section.seq_len);
   const bool on_texts = run.config.objective == engine::Objective::pretrain;
   compare(on_texts ? "data.dir's fingerprint"
-                   : "the fingerprint of data.sources (files, split, masks, rows)",
+                   : "the fingerprint of data.sources (files, chat template, split, masks, rows)",
           Position::of(from).fingerprint, data_fingerprint);
 }
 

@@ -58,6 +58,10 @@ std::vector<std::string> Saver::read_files(const RunData& data) {
       const std::vector<int32_t> ids =
           data::beginning_of_text(text_files_of(run_), data.tokenizer());
       beginning_.emplace(ids.begin(), ids.end());
+      const std::string& chosen = run_.config.data.chat_template;
+      if (!chosen.empty() && checkpoint::set_chat_template(read_file(chosen), &files_)) {
+        notes.push_back("checkpoints get the chat template " + chosen + ", not the model's");
+      }
       return std::string();
     }
     // A trained model ends its texts as the documents of the data end.

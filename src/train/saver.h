@@ -31,7 +31,8 @@ class Saver {
   const checkpoint::RunFolder& folder() const { return *folder_; }
 
   /// Reads the files that go into every checkpoint: those beside the weights that the run starts
-  /// from, or the tokenizer of the data. Returns sentences about changes and omissions.
+  /// from, or the tokenizer of the data; with the chat template that the run names. Returns
+  /// sentences about changes and omissions.
   std::vector<std::string> read_files(const RunData& data);
   /// Sets the newest checkpoint, at first the one that the run starts from; empty: none. From then
   /// on a signal that ends the process says it.

@@ -103,6 +103,38 @@ TEST(ModelFiles, AnotherTokenizerReplacesAllOfTheFirst) {
   EXPECT_EQ(files.texts.at("tokenizer.json"), tokenizer_text());
 }
 
+TEST(ModelFiles, AChatTemplateReplacesAllOthers) {
+  ModelFiles files;
+  files.texts["tokenizer_config.json"] = "{\"x\":1}";
+  EXPECT_FALSE(set_chat_template("A", &files));
+  EXPECT_EQ(files.texts.at("tokenizer_config.json"), "{\"x\":1}");
+  EXPECT_TRUE(set_chat_template("B", &files));
+  files.texts["tokenizer_config.json"] = R"({"chat_template": "old", "x": 1})";
+  EXPECT_TRUE(set_chat_template("C", &files));
+  EXPECT_EQ(files.texts.at("chat_template.jinja"), "C");
+  EXPECT_EQ(json::parse(files.texts.at("tokenizer_config.json")), (json{{"x", 1}}));
+}
+
+TEST(ModelFiles, ChatTemplatesOfOthersAreTaken) {
+  const json list = {{{"name", "default"}, {"template", "D"}},
+                     {{"name", "tool_use"}, {"template", "T"}}};
+  ModelFiles with_file, with_key, without, files;
+  with_file.texts["chat_template.jinja"] = "F";
+  with_file.texts["tokenizer_config.json"] = json{{"chat_template", "hidden"}}.dump();
+  with_key.texts["tokenizer_config.json"] = json{{"chat_template", list}, {"y", 2}}.dump();
+  without.texts["tokenizer_config.json"] = R"({"chat_template": null})";
+  files.texts["tokenizer_config.json"] = json{{"chat_template", "old"}, {"x", 1}}.dump();
+  const auto config = [&] { return json::parse(files.texts.at("tokenizer_config.json")); };
+  take_chat_template(with_file, &files);
+  EXPECT_EQ(chat_template_of(files, "m"), "F");
+  EXPECT_EQ(config(), (json{{"x", 1}}));
+  take_chat_template(without, &files);
+  EXPECT_EQ(chat_template_of(files, "m"), "F");
+  take_chat_template(with_key, &files);
+  EXPECT_EQ(chat_template_of(files, "m"), "D");
+  EXPECT_EQ(config(), (json{{"chat_template", list}, {"x", 1}}));
+}
+
 TEST(ModelFiles, StopTokensAreAUnion) {
   const ModelConfig config = config_with({{"eos_token_id", 3}});
   ModelFiles files;

@@ -107,6 +107,9 @@ GivenModel open_model(const char* verb, const ConvertOptions& options) {
   require_writable(verb, options.out);
   given.config = checkpoint::read_model_config(given.at.config_file);
   given.files = checkpoint::read_model_files(given.at.folder);
+  if (!given.at.adapter.empty() && given.at.adapter != given.at.folder) {
+    checkpoint::take_chat_template(checkpoint::read_model_files(given.at.adapter), &given.files);
+  }
   if (!options.tokenizer.empty()) {
     checkpoint::take_tokenizer(options.tokenizer, &given.files);
   }

@@ -95,12 +95,11 @@ std::string text_of(const serve::Request& request, const GenerateOptions& option
 /// Tokenizer, chat template and rules of a model that turn prompts into tokens.
 class PromptReader {
  public:
-  PromptReader(const std::string& model, const data::Tokenizer& tokenizer, int64_t vocabulary,
-               bool split_special_tokens)
-      : model_(model),
+  PromptReader(const engine::Run& run, const data::Tokenizer& tokenizer, bool split_special_tokens)
+      : run_(run),
         tokenizer_(tokenizer),
-        vocabulary_(vocabulary),
-        beginning_(data::beginning_of_text(model, tokenizer)) {
+        vocabulary_(run.model.vocab_size),
+        beginning_(data::beginning_of_text(run.config.model.path, tokenizer)) {
     encode_options_.split_special_tokens = split_special_tokens;
   }
 
@@ -117,7 +116,8 @@ class PromptReader {
       fail(where, "has messages, which --split-special-tokens does not go with");
     }
     if (!template_) {
-      template_ = std::make_unique<data::ChatTemplate>(data::load_chat_template(model_));
+      template_ =
+          std::make_unique<data::ChatTemplate>(data::load_chat_template(template_source(run_)));
     }
     Prompt prompt;
     prompt.text = serve::render_row(*template_, messages, row, where);
@@ -128,7 +128,7 @@ class PromptReader {
   }
 
  private:
-  const std::string& model_;
+  const engine::Run& run_;
   const data::Tokenizer& tokenizer_;
   const int64_t vocabulary_;
   const std::vector<int32_t> beginning_;
@@ -406,7 +406,7 @@ int generate(const GenerateOptions& options) {
   if (!options.ignore_eos) {
     request.stop_tokens = data::stop_tokens(model, run.model, tokenizer);
   }
-  PromptReader reader(model, tokenizer, run.model.vocab_size, options.split_special_tokens);
+  PromptReader reader(run, tokenizer, options.split_special_tokens);
   std::vector<Prompt> prompts;
   int64_t most = 0;
   {

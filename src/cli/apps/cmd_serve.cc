@@ -73,8 +73,10 @@ std::string tokenizer_info(const std::string& model, const data::Tokenizer& toke
     if (file.metadata().has("tokenizer.chat_template")) {
       info["chat_template"] = file.metadata().string("tokenizer.chat_template");
     }
-  } else if (file_exists(config)) {
-    info = read_json(config);
+  } else {
+    if (file_exists(config)) {
+      info = read_json(config);
+    }
     if (template_path.empty() && file_exists(join_path(model, "chat_template.jinja"))) {
       template_path = join_path(model, "chat_template.jinja");
     }
@@ -130,7 +132,6 @@ serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& ru
                                                             : options.reasoning_parser != "none";
   api.max_streams = options.max_streams;
   api.timeout_s = options.request_timeout_s;
-  api.tokenizer_info = tokenizer_info(model, tokenizer, options.chat_template);
   if (!options.no_access_log) {
     api.log = [](const std::string& line) {
       const std::time_t now = std::time(nullptr);
@@ -165,10 +166,12 @@ int serve_model(ServeOptions options) {
   const std::string& model = run.config.model.path;
   const data::Tokenizer tokenizer =
       data::load_model_tokenizer(kServe, model, options.tokenizer, run.model.vocab_size);
+  const std::string source = template_source(run, options.chat_template);
   const std::optional<data::ChatTemplate> chat_template =
-      data::find_chat_template(model, options.chat_template);
+      data::find_chat_template(source, options.chat_template);
   const data::SamplingDefaults files = sampling_defaults(model);
   serve::ApiOptions chosen = api_options(options, run, tokenizer, chat_template, files);
+  chosen.tokenizer_info = tokenizer_info(source, tokenizer, options.chat_template);
   options.engine.prefix_caching = !options.no_prefix_caching;
   options.engine.max_logprobs = options.max_logprobs;
   if (!options.kv_cache_memory.empty()) {

@@ -51,6 +51,10 @@ struct ModelFiles {
   std::vector<int32_t> beginning;  ///< tokens before a text
 };
 
+/// Returns the folder or GGUF file with the chat template of a run's model, where `file` names
+/// none: the adapter's folder if that has a template, which a line then says, else the model's.
+std::string template_source(const engine::Run& run, const std::string& file = "");
+
 struct ModelSampling {
   serve::Sampling sampling;
   int64_t max_tokens = 0;

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: slow, without sanitizers
+"""The chat template that a model was trained with (data.chat_template) is in its checkpoints, adapters, merged folders and
+GGUF files, in place of the base's, and renders their chats."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+
+import cli_util
+
+TOKENIZER = os.path.join(cli_util.ROOT, "tests/peers/trl/fixtures/bytes")
+MODEL = {"model_type": "llama", "vocab_size": 504, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 4, "intermediate_size": 24, "rms_norm_eps": 1e-5, "rope_theta": 5000.0,
+         "max_position_embeddings": 128, "tie_word_embeddings": True, "hidden_act": "silu", "eos_token_id": 4, "bos_token_id": 1}
+LORA = {"type": "lora", "r": 2, "targets": ["q_proj"]}
+NEW = ("{% for m in messages %}<|im_start|>{{ m['role'] }} {{ m['content'] }}<|im_end|>{% endfor %}"
+       "{% if add_generation_prompt %}<|im_start|>assistant {% endif %}")
+BY_NEW = "<|im_start|>user Hi<|im_end|><|im_start|>assistant "
+OLD = "{% for m in messages %}{{ m['role'] }} says {{ m['content'] }}. {% endfor %}"
+BY_OLD = "user says Hi. "
+
+
+class ChatTemplate(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        with open(self.path("chats.jsonl"), "w", encoding="utf-8") as f:
+            for i in range(4):
+                f.write(json.dumps({"messages": [{"role": "user", "content": f"{i}"},
+                                                 {"role": "assistant", "content": f"{i + 1}"}]}) + "\n")
+        self.write("new.jinja", NEW)
+        # A base without a template, and one with its own, of which a key has another: the file counts.
+        self.train("first", {"config": MODEL})
+        shutil.copytree(self.checkpoint("first"), self.path("bare"))
+        for name in ("chat_template.jinja", "run.json", "optimizer.safetensors"):
+            if os.path.exists(self.path("bare", name)):
+                os.remove(self.path("bare", name))
+        shutil.copytree(self.path("bare"), self.path("own"))
+        self.write("own/chat_template.jinja", OLD)
+        config = self.tokenizer_config(self.path("own"))
+        self.write("own/tokenizer_config.json", json.dumps({**config, "chat_template": "never this"}))
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def checkpoint(self, run, step=1):
+        return self.path(run, "checkpoints", f"step-{step:06}")
+
+    def write(self, name, text):
+        with open(self.path(name), "w", encoding="utf-8") as f:
+            f.write(text)
+
+    def tokenizer_config(self, folder):
+        with open(os.path.join(folder, "tokenizer_config.json"), encoding="utf-8") as f:
+            return json.load(f)
+
+    def hocket(self, *words, code=0, **more):
+        done = subprocess.run([cli_util.HOCKET, *words], capture_output=True, text=True, errors="replace", check=False,
+                              cwd=self.folder, timeout=240, **more)
+        self.assertEqual(code, done.returncode, f"{words}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}")
+        return done
+
+    def train(self, name, model, *words, adapter=None, **more):
+        self.write(name + ".yaml", json.dumps({
+            "objective": "sft", "model": model, **({"adapter": adapter} if adapter else {}),
+            "data": {"sources": [{"path": self.path("chats.jsonl")}], "valid_fraction": 0, "packing": False,
+                     "chat_template": self.path("new.jinja"), **({"tokenizer": TOKENIZER} if "config" in model else {})},
+            "train": {"steps": 1, "seq_len": 64, "warmup_steps": 0, "global_batch": 2},
+            "output": {"dir": self.path(name), "trace": False, "report": False}}))
+        return self.hocket("train", name + ".yaml", *words, **more)
+
+    def rendered(self, *model):
+        """Returns the prompt that a message becomes, and standard error."""
+        done = self.hocket("generate", *model, "--chat", "Hi", "--max-new-tokens", "1", "--json")
+        self.assertNotIn("has no effect", done.stderr)
+        return json.loads(done.stdout)["prompt"], done.stderr
+
+    def test_checkpoints_have_it(self):
+        self.write("questions.jsonl", json.dumps({"question": "1", "choices": ["2", "3"], "answer": 0}))
+        for base in ("bare", "own"):
+            for kind, adapter in (("full", None), ("lora", LORA)):
+                with self.subTest(f"{base}, {kind}"):
+                    run = f"{base}-{kind}"
+                    said = self.train(run, {"path": self.path(base)}, adapter=adapter).stdout
+                    self.assertEqual(base == "own", f"the chat template {self.path('new.jinja')}, not the model's" in said, said)
+                    folder = self.checkpoint(run)
+                    with open(os.path.join(folder, "chat_template.jinja"), encoding="utf-8") as f:
+                        self.assertEqual(NEW, f.read())
+                    self.assertNotIn("chat_template", self.tokenizer_config(folder))
+                    copies = [run, folder]
+                    if adapter:
+                        self.hocket("checkpoint", "merge", run, "--out", run + "-merged")
+                        copies.append(run + "-merged")
+                    self.hocket("checkpoint", "export", run, "--out", run + ".gguf")
+                    for copy in [*copies, run + ".gguf"]:
+                        self.assertEqual(BY_NEW, self.rendered(copy)[0], copy)
+                    self.assertNotIn("has no effect", self.hocket("eval", run, "--choices", "questions.jsonl").stderr)
+
+    def test_an_adapter_beside_its_base(self):
+        self.train("lora", {"path": self.path("own")}, adapter=LORA)
+        named = "the chat template is that of the adapter "
+        self.assertEqual(BY_OLD, self.rendered("own")[0])
+        prompt, said = self.rendered("own", "--adapter", "lora")
+        self.assertEqual(BY_NEW, prompt)
+        self.assertIn(named + "lora/checkpoints/step-000001", said)
+        self.assertIn(named, self.hocket("chat", "own", "--adapter", "lora", "--max-new-tokens", "1", input="Hi\n").stderr)
+        self.assertNotIn(named, self.rendered("lora")[1])
+        self.hocket("checkpoint", "merge", "lora", "--base", "own", "--out", "merged")
+        self.assertEqual(BY_NEW, self.rendered("merged")[0])
+        self.assertNotIn("chat_template", self.tokenizer_config(self.path("merged")))
+
+        # Folders of PEFT: without a template, and without a tokenizer that is read here.
+        for name in ("plain", "keyed"):
+            os.makedirs(self.path(name))
+            for file in ("adapter_config.json", "adapter_model.safetensors"):
+                shutil.copy(os.path.join(self.checkpoint("lora"), file), self.path(name))
+        self.write("keyed/tokenizer_config.json", json.dumps({"chat_template": NEW}))
+        for name, expected in (("plain", BY_OLD), ("keyed", BY_NEW)):
+            self.hocket("checkpoint", "merge", name, "--base", "own", "--out", name + "-merged")
+            for model in (("own", "--adapter", name), (name,), (name + "-merged",)):
+                prompt, said = self.rendered(*model)
+                self.assertEqual(expected, prompt, model)
+                self.assertEqual(name == "keyed" and name in model, named + name in said, said)
+
+    def test_a_server(self):
+        self.train("lora", {"path": self.path("own")}, adapter=LORA)
+        with open(self.path("serve.log"), "w+", encoding="utf-8") as log:
+            server = subprocess.Popen([cli_util.HOCKET, "serve", "own", "--adapter", "lora", "--port", "0"], cwd=self.folder,
+                                      stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+            try:
+                found, end = None, time.monotonic() + 120
+                while not found:
+                    with open(log.name, encoding="utf-8") as f:
+                        text = f.read()
+                    found = re.search(r"serving \S+ at (http://\S+)", text)
+                    self.assertTrue(found or (server.poll() is None and time.monotonic() < end), text)
+                    time.sleep(0.05)
+                self.assertIn("the chat template is that of the adapter lora/checkpoints/step-000001", text)
+                with urllib.request.urlopen(found.group(1) + "/tokenizer_info", timeout=60) as answer:
+                    self.assertEqual(NEW, json.load(answer)["chat_template"])
+                body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "return_token_strs": True}).encode()
+                request = urllib.request.Request(found.group(1) + "/tokenize", body, {"Content-Type": "application/json"})
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    self.assertIn("<|im_start|>", json.load(answer)["token_strs"])
+            finally:
+                server.kill()
+                server.wait()
+
+    def test_a_resumed_training(self):
+        """A template that makes the same tokens is printed as a changed setting, and saved; another one is refused."""
+        self.train("run", {"path": self.path("own")})
+        self.write("same.jinja", "{# the same #}" + NEW)
+        said = self.train("run", {"path": self.path("own")}, "--set", "train.steps=2", "--set", "data.chat_template=same.jinja")
+        self.assertIn('data.chat_template "' + self.path("new.jinja") + '" -> "same.jinja"', said.stdout)
+        with open(os.path.join(self.checkpoint("run", 2), "chat_template.jinja"), encoding="utf-8") as f:
+            self.assertEqual("{# the same #}" + NEW, f.read())
+        self.write("other.jinja", NEW.replace("<|im_end|>", "<|end|>"))
+        said = self.train("run", {"path": self.path("own")}, "--set", "train.steps=3", "--set", "data.chat_template=other.jinja",
+                          code=2)
+        self.assertIn("the fingerprint of data.sources (files, chat template, split, masks, rows)", said.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
