@@ -5,7 +5,6 @@
 
 #include <map>
 #include <set>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,10 +23,7 @@ using models::WeightSlice;
 namespace {
 
 /// "model.layers.0.mlp.experts.3.up_proj" of the same with ".weight".
-std::string module_of(const std::string& tensor) {
-  constexpr std::string_view kWeight = ".weight";
-  return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
-}
+std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
 
 /// "experts.3.up_proj" of "model.layers.0.mlp.experts.3.up_proj".
 std::string ending_of(const std::string& module) {
@@ -58,7 +54,9 @@ class ExpertModules {
   void expect_alike(const LoraTarget& target) const;
   void add_expert(const LoraTarget& target);
   void add_stored(const std::string& name);
-  void keep_meaning(const std::set<std::string>& meant, std::vector<std::string>* endings) const;
+  using Fits = bool (*)(const std::string& tensor, const std::string& ending);
+  void keep_meaning(const std::set<std::string>& meant, Fits fits,
+                    std::vector<std::string>* endings) const;
   void name_others(LoraPlan* plan) const;
   /// Type that a parameter's tensors are stored as.
   graph::DType type_of(const std::string& param) const;
@@ -157,18 +155,17 @@ std::vector<NamedTensor> ExpertModules::tensors() {
 
 /// Replaces endings of names that other modules of the model have, too, by the names that are
 /// meant.
-void ExpertModules::keep_meaning(const std::set<std::string>& meant,
+void ExpertModules::keep_meaning(const std::set<std::string>& meant, Fits fits,
                                  std::vector<std::string>* endings) const {
   std::vector<std::string> kept;
   for (const std::string& ending : *endings) {
-    std::vector<std::string> names;
+    std::set<std::string> names;
     bool is_shared = false;
     for (const auto& [param, weights] : params_) {
       for (const WeightSlice& slice : weights.forms[0]) {
-        const std::string module = module_of(slice.name);
-        if (module != ending && !module.ends_with("." + ending)) continue;
-        if (meant.contains(module)) {
-          names.push_back(module);
+        if (!fits(slice.name, ending)) continue;
+        if (const std::string module = module_of(slice.name); meant.contains(module)) {
+          names.insert(module);
         } else {
           is_shared = true;
         }
@@ -204,8 +201,15 @@ void ExpertModules::name_others(LoraPlan* plan) const {
       saved.insert(module_of(slice.name));
     }
   }
-  keep_meaning(saved, &lora.modules_to_save);
-  keep_meaning(adapted, &lora.target_modules);
+  const Fits is_saved = [](const std::string& tensor, const std::string& ending) {
+    return !models::saved_modules(tensor, {ending}).empty();
+  };
+  const Fits is_target = [](const std::string& tensor, const std::string& ending) {
+    const std::string module = module_of(tensor);
+    return module == ending || module.ends_with("." + ending);
+  };
+  keep_meaning(saved, is_saved, &lora.modules_to_save);
+  keep_meaning(adapted, is_target, &lora.target_modules);
   if (!lora.target_pattern.empty()) {
     lora.target_modules.assign(adapted.begin(), adapted.end());
     lora.target_pattern.clear();

@@ -33,7 +33,7 @@ struct Lora {
   /// Other ranks and alphas, by a regular expression for the end of a name.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
-  std::vector<std::string> modules_to_save;  ///< endings of modules trained in full
+  std::vector<std::string> modules_to_save;  ///< modules trained in full: saved_modules()
   std::vector<int64_t> layers_to_transform;  ///< empty: all
 
   bool operator==(const Lora&) const = default;
@@ -82,12 +82,21 @@ struct LoraPlan {
   ExpertLayout layout = ExpertLayout::usual;
 };
 
+/// Names of an adapter's keys in errors: those of PEFT's files, or of run.yaml.
+enum class LoraKeys : uint8_t { peft, run };
+
 /// Matches an adapter with a model, whose modules are named as transformers does; `where` names the
 /// adapter in errors. Throws Error for a rank or alpha that is not positive, and for a name or
 /// pattern that nothing matches. Throws it also for a target that is no linear layer of a block,
 /// and for a tied weight to save.
 LoraPlan match_lora(const ModelConfig& config, const Lora& lora, const std::string& where,
-                    ExpertLayout layout = ExpertLayout::usual);
+                    ExpertLayout layout = ExpertLayout::usual, LoraKeys keys = LoraKeys::peft);
+
+/// Returns the modules that a list modules_to_save trains in full and that have a tensor of
+/// transformers' model, the innermost first. As in PEFT, a name may end within a word ("norm": also
+/// "model.layers.0.input_layernorm"), and a module has all that is in it ("mlp": its projections).
+std::vector<std::string> saved_modules(const std::string& tensor,
+                                       const std::vector<std::string>& endings);
 
 /// Adds an adapter to a graph of build(), whose parameters are frozen but for those saved in full.
 /// `train`: inputs of A are dropped, by the input `token_numbers`.

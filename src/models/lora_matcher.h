@@ -2,7 +2,6 @@
 // Matching of an adapter with a model: the state of match_lora (lora.h). Internal to src/models.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -20,24 +19,24 @@ namespace hocket::models {
 class LoraMatcher {
  public:
   LoraMatcher(const ModelConfig& config, const Lora& lora, const std::string& where,
-              ExpertLayout layout)
+              ExpertLayout layout, LoraKeys keys)
       : config_(config),
         lora_(lora),
         where_(where),
         layout_(layout),
+        keys_(keys),
         modules_(modules_of(config)),
-        targets_(lora, where),
-        ranks_(lora.rank_pattern, "rank_pattern", where),
-        alphas_(lora.alpha_pattern, "alpha_pattern", where) {}
+        targets_(lora, where, keys),
+        ranks_(lora.rank_pattern, key("rank_pattern"), where),
+        alphas_(lora.alpha_pattern, key("alpha_pattern"), where) {}
 
   LoraPlan run();
 
  private:
+  std::string key(const char* field) const { return key_of(keys_, field); }
   void check_options() const;
-  bool is_saved(const std::string& module) const {
-    return std::any_of(lora_.modules_to_save.begin(), lora_.modules_to_save.end(),
-                       [&](const std::string& ending) { return ends_in(module, ending); });
-  }
+  void check_layers() const;
+  bool is_left_out(const std::string& module) const;
   bool is_target(const LinearModule& linear, const std::string& module);
   int32_t module(const std::string& name, bool expert);
   void add_linear(const LinearModule& linear, const std::vector<int32_t>& parts);
@@ -45,11 +44,15 @@ class LoraMatcher {
   std::vector<int32_t> expert_modules(const LinearModule& linear, size_t parts);
   void add_expert_modules(const LinearModule& linear);
   void add_saved();
+  void add_saved(const ParamWeights& param, std::set<std::string>* used);
+  void expect_saved(const std::set<std::string>& used) const;
+  void expect_one_training() const;
 
   const ModelConfig& config_;
   const Lora& lora_;
   const std::string& where_;
   const ExpertLayout layout_;
+  const LoraKeys keys_;
   const ModelModules modules_;
   TargetMatcher targets_;
   PatternValues<int64_t> ranks_;

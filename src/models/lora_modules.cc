@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -27,6 +28,25 @@ std::string without_kind(const std::string& name) {
 
 bool ends_in(const std::string& name, const std::string& ending) {
   return name == ending || name.ends_with("." + ending);
+}
+
+std::vector<std::string> outwards(const std::string& module) {
+  std::vector<std::string> names = {module};
+  for (size_t dot = module.rfind('.'); dot != module.npos; dot = names.back().rfind('.')) {
+    names.push_back(module.substr(0, dot));
+  }
+  return names;
+}
+
+std::vector<std::string> saved_modules(const std::string& tensor,
+                                       const std::vector<std::string>& endings) {
+  std::vector<std::string> modules = outwards(tensor);
+  modules.erase(modules.begin());  // the tensor itself
+  std::erase_if(modules, [&](const std::string& module) {
+    return std::none_of(endings.begin(), endings.end(),
+                        [&](const std::string& ending) { return module.ends_with(ending); });
+  });
+  return modules;
 }
 
 ModelModules modules_of(const ModelConfig& config) {
@@ -85,20 +105,50 @@ ModelModules modules_of(const ModelConfig& config) {
   return all;
 }
 
-std::string some_of(const ModelModules& modules, const std::string& wanted) {
-  std::set<std::string> ends;
-  for (const LinearModule& linear : modules.linears) {
-    for (const WeightSlice& slice : linear.form) {
-      const std::string name = without_kind(slice.name);
-      const size_t last = name.rfind('.');
-      ends.insert(linear.expert ? name.substr(name.rfind('.', last - 1) + 1)
-                                : name.substr(last + 1));
-    }
-  }
+bool has_layer(const std::vector<int64_t>& layers, int32_t layer) {
+  return layers.empty() || std::find(layers.begin(), layers.end(), layer) != layers.end();
+}
+
+namespace {
+
+/// Last parts of a name: two of experts' parameters, which are no modules, else one.
+std::string last_parts(const LinearModule& linear, const WeightSlice& slice) {
+  const std::string name = without_kind(slice.name);
+  const size_t last = name.rfind('.');
+  return linear.expert ? name.substr(name.rfind('.', last - 1) + 1) : name.substr(last + 1);
+}
+
+std::string some_of(const std::set<std::string>& ends, const std::string& wanted) {
   const std::vector<std::string> list(ends.begin(), ends.end());
   const std::string near = nearest(wanted, list);
   return near.empty() ? "expected one of " + join(list, ", ")
                       : fmt::format("did you mean {}? There are {}", near, join(list, ", "));
+}
+
+}  // namespace
+
+std::string some_of(const ModelModules& modules, const std::string& wanted,
+                    const std::vector<int64_t>& layers) {
+  std::set<std::string> ends;
+  for (const LinearModule& linear : modules.linears) {
+    if (!has_layer(layers, linear.layer)) continue;
+    for (const WeightSlice& slice : linear.form) {
+      ends.insert(last_parts(linear, slice));
+    }
+  }
+  return some_of(ends, wanted);
+}
+
+std::string some_experts(const ModelModules& modules, const std::string& wanted) {
+  std::set<std::string> ends;
+  for (const LinearModule& linear : modules.linears) {
+    for (const WeightSlice& slice : linear.form) {
+      if (linear.expert) {
+        ends.insert(last_parts(linear, slice));
+      }
+    }
+  }
+  return ends.empty() ? "the model has none" : some_of(ends, wanted);
 }
 
 }  // namespace hocket::models

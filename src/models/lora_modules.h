@@ -19,6 +19,9 @@ std::string without_kind(const std::string& name);
 /// Returns whether `ending` is the whole name or its last parts.
 bool ends_in(const std::string& name, const std::string& ending);
 
+/// A module and those that it is in: "model.norm", "model".
+std::vector<std::string> outwards(const std::string& module);
+
 /// A weight of the graph that can have an adapter, or the reason why not.
 struct LinearModule {
   const ParamWeights* param = nullptr;
@@ -38,7 +41,14 @@ struct ModelModules {
 /// Returns the modules of a model, by its graph.
 ModelModules modules_of(const ModelConfig& config);
 
-/// Names of modules, last parts first: for messages.
-std::string some_of(const ModelModules& modules, const std::string& wanted);
+/// Returns whether a list of layers, in which an empty one is all, has a layer.
+bool has_layer(const std::vector<int64_t>& layers, int32_t layer);
+
+/// Last parts of the names of modules in `layers` (empty: all), for messages: the one that `wanted`
+/// may be, and all.
+std::string some_of(const ModelModules& modules, const std::string& wanted,
+                    const std::vector<int64_t>& layers);
+/// The same of experts' parameters.
+std::string some_experts(const ModelModules& modules, const std::string& wanted);
 
 }  // namespace hocket::models

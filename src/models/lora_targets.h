@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,19 +21,22 @@ namespace hocket::models {
 
 inline constexpr const char* kAllLinear = "all-linear";
 
+/// Name of a field of Lora in errors.
+std::string key_of(LoraKeys keys, const std::string& field);
+
 /// Ranks or alphas by pattern. PEFT takes the first that matches; here several must agree.
 template <typename Number>
 class PatternValues {
  public:
-  PatternValues(const std::vector<std::pair<std::string, Number>>& list, const char* key,
+  PatternValues(const std::vector<std::pair<std::string, Number>>& list, std::string key,
                 const std::string& where)
-      : key_(key), where_(where) {
+      : key_(std::move(key)), where_(where) {
     for (const auto& [pattern, value] : list) {
       if (!(value > 0)) {
-        fail(where, "{} has {} for {}; expected a number above 0", key, value, quote(pattern));
+        fail(where, "{} has {} for {}; expected a number above 0", key_, value, quote(pattern));
       }
       list_.push_back(
-          {pattern, NamePattern("(.*\\.)?(" + pattern + ")", key, where), value, false});
+          {pattern, NamePattern("(.*\\.)?(" + pattern + ")", key_, where), value, false});
     }
   }
   Number of(const std::string& module, Number otherwise) {
@@ -65,26 +69,31 @@ class PatternValues {
     bool used;
   };
   std::vector<Entry> list_;
-  const char* key_;
+  const std::string key_;
   const std::string& where_;
 };
 
 /// Matches names of modules with the targets, and remembers which of these matched.
 class TargetMatcher {
  public:
-  TargetMatcher(const Lora& lora, const std::string& where);
-  /// `linear`: a linear layer of a block.
-  bool matches(const std::string& module, bool linear);
+  TargetMatcher(const Lora& lora, const std::string& where, LoraKeys keys);
+  /// `layer`: that of a linear layer of a block; kNone: the module is none. As in PEFT, a whole
+  /// name in the list is a target in any layer.
+  bool matches(const std::string& module, int32_t layer);
   bool matches_parameter(const std::string& name);
   /// Throws Error for a target that nothing matched.
   void expect_used(const ModelModules& modules) const;
 
  private:
   std::string in_layers() const;
-  bool fits_one(const std::string& name, const std::vector<std::string>& endings);
+  bool fits_one(const std::string& name, const std::vector<std::string>& endings, bool is_here);
+  [[noreturn]] void fail_unused(const std::string& ending, const ModelModules& modules,
+                                bool is_parameter) const;
+  [[noreturn]] void fail_unused_pattern(const ModelModules& modules) const;
 
   const Lora& lora_;
   const std::string& where_;
+  const LoraKeys keys_;
   std::optional<NamePattern> pattern_;
   std::set<std::string> used_;
   bool any_ = false;

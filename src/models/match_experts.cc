@@ -57,15 +57,12 @@ void LoraMatcher::add_experts(const LinearModule& linear, int32_t module) {
 /// rank and one scale.
 std::vector<int32_t> LoraMatcher::expert_modules(const LinearModule& linear, size_t parts) {
   const WeightForm& form = linear.param->forms[0];
-  const std::vector<int64_t>& layers = lora_.layers_to_transform;
-  const bool is_here =
-      layers.empty() || std::find(layers.begin(), layers.end(), linear.layer) != layers.end();
   const bool is_parameter = targets_.matches_parameter(without_kind(linear.form[0].name));
   std::vector<int32_t> first(parts, kNone);
   for (size_t i = 0; i < form.size(); ++i) {
     const std::string name = without_kind(form[i].name);
     const bool is_wanted =
-        is_parameter || (is_here && !is_saved(name) && targets_.matches(name, true));
+        is_parameter || (targets_.matches(name, linear.layer) && !is_left_out(name));
     const int32_t made = is_wanted ? module(name, true) : kNone;
     int32_t& of_part = first[i % parts];
     if (i < parts) {

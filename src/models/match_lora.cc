@@ -6,7 +6,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -64,41 +66,59 @@ FileRows rows_of(const WeightSlice& slice, int64_t columns) {
 }  // namespace
 
 void LoraMatcher::check_options() const {
-  if (lora_.r < 1) fail(where_, "r is {}; expected at least 1", lora_.r);
+  if (lora_.r < 1) fail(where_, "{} is {}; expected at least 1", key("r"), lora_.r);
   if (!(lora_.lora_alpha > 0) || !std::isfinite(lora_.lora_alpha)) {
-    fail(where_, "lora_alpha is {}, with which the adapter does nothing; expected above 0",
-         lora_.lora_alpha);
+    fail(where_, "{} is {}, with which the adapter does nothing; expected above 0",
+         key("lora_alpha"), lora_.lora_alpha);
   }
   if (!(lora_.lora_dropout >= 0 && lora_.lora_dropout < 1)) {
-    fail(where_, "lora_dropout is {}; expected 0 <= lora_dropout < 1", lora_.lora_dropout);
+    fail(where_, "{} is {}; expected at least 0 and less than 1", key("lora_dropout"),
+         lora_.lora_dropout);
   }
   if (lora_.target_modules.empty() && lora_.target_pattern.empty() &&
       lora_.target_parameters.empty()) {
-    fail(where_, "there are no targets; {}; or all-linear", some_of(modules_, ""));
+    fail(where_, "there are no targets; {}; or all-linear", some_of(modules_, "", {}));
   }
   if (!lora_.target_parameters.empty() && lora_.lora_dropout > 0) {
+    fail(where_, "{} is {}, which products of experts do not have; expected 0 with {}",
+         key("lora_dropout"), lora_.lora_dropout, key("target_parameters"));
+  }
+  check_layers();
+}
+
+void LoraMatcher::check_layers() const {
+  const std::vector<int64_t>& layers = lora_.layers_to_transform;
+  if (layers.empty()) return;
+  const std::string name = key("layers_to_transform");
+  if (!lora_.target_parameters.empty()) {
+    fail(where_, "{} does not select {}; expected one of both", name, key("target_parameters"));
+  }
+  if (!lora_.target_pattern.empty() && lora_.target_pattern != kAllLinear) {
     fail(where_,
-         "lora_dropout is {}, which products of experts do not have; expected 0 with "
-         "target_parameters",
-         lora_.lora_dropout);
+         "{} does not select modules of a regular expression, and PEFT opens no file with both; "
+         "expected the layers in the expression, or endings of names in {}",
+         name, key("target_modules"));
   }
-  if (!lora_.target_parameters.empty() && !lora_.layers_to_transform.empty()) {
-    fail(where_, "layers_to_transform does not select target_parameters; expected one of both");
-  }
-  for (const int64_t layer : lora_.layers_to_transform) {
+  for (const int64_t layer : layers) {
     if (layer < 0 || layer >= config_.num_layers) {
-      fail(where_, "layers_to_transform has {}; expected 0 to {}", layer, config_.num_layers - 1);
+      fail(where_, "{} has {}; expected 0 to {}", name, layer, config_.num_layers - 1);
     }
   }
 }
 
+/// Returns whether a module has no adapter because it is in a module that is trained in full. As in
+/// PEFT, this is by whole parts of names; expect_one_training() finds the others.
+bool LoraMatcher::is_left_out(const std::string& module) const {
+  const std::vector<std::string> names = outwards(module);
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return std::any_of(lora_.modules_to_save.begin(), lora_.modules_to_save.end(),
+                       [&](const std::string& ending) { return ends_in(name, ending); });
+  });
+}
+
 bool LoraMatcher::is_target(const LinearModule& linear, const std::string& module) {
   if (linear.expert) return targets_.matches_parameter(module);
-  const std::vector<int64_t>& layers = lora_.layers_to_transform;
-  const bool is_here =
-      layers.empty() || std::find(layers.begin(), layers.end(), linear.layer) != layers.end();
-  // A target that is in other layers alone is one that matches nothing.
-  return is_here && !is_saved(module) && targets_.matches(module, true);
+  return targets_.matches(module, linear.layer) && !is_left_out(module);
 }
 
 int32_t LoraMatcher::module(const std::string& name, bool expert) {
@@ -172,58 +192,91 @@ void LoraMatcher::add_linear(const LinearModule& linear, const std::vector<int32
   plan_.targets.push_back(std::move(target));
 }
 
+/// Throws Error for a module with an adapter that is trained in full, too.
+void LoraMatcher::expect_one_training() const {
+  if (plan_.targets.empty()) {
+    fail(where_, "every target is in {}, so that no module has an adapter; expected another target",
+         key("modules_to_save"));
+  }
+  for (const LoraModule& module : plan_.modules) {
+    const bool is_parameter = module.expert && layout_ != ExpertLayout::modules;
+    const std::vector<std::string> saved =
+        saved_modules(is_parameter ? module.name : module.name + ".weight", lora_.modules_to_save);
+    if (saved.empty()) continue;
+    fail(where_, "{} has an adapter, and {} trains {} in full; expected one of both", module.name,
+         key("modules_to_save"), saved[0]);
+  }
+}
+
+/// Adds a parameter if it is in a module that is trained in full; `used`: endings that are.
+void LoraMatcher::add_saved(const ParamWeights& param, std::set<std::string>* used) {
+  const bool expert =
+      param.forms.size() > 1 && param.forms.back().size() == 1 && param.forms[0].size() > 2;
+  const WeightForm& form = expert ? param.forms.back() : param.forms[0];
+  size_t count = 0;
+  for (const WeightSlice& slice : form) {
+    const std::vector<std::string> saved = saved_modules(slice.name, lora_.modules_to_save);
+    if (saved.size() > 1) {
+      fail(where_, "{} has {} and {}, which is in it, too; expected one of both, by a longer name",
+           key("modules_to_save"), saved[1], saved[0]);
+    }
+    for (const std::string& ending : lora_.modules_to_save) {
+      if (!saved.empty() && saved[0].ends_with(ending)) {
+        used->insert(ending);
+      }
+    }
+    count += saved.size();
+  }
+  if (count == 0) return;
+  if (count < form.size()) {
+    fail(where_,
+         "{} has one of {} and {}, which are trained together; expected both, or a model that PEFT "
+         "merged (merge_and_unload())",
+         key("modules_to_save"), without_kind(form[0].name), without_kind(form[1].name));
+  }
+  if (!param.aliases.empty()) {
+    fail(where_,
+         "{} has {}, which is tied to the head (tie_word_embeddings); a file with it would untie "
+         "both; expected another module",
+         key("modules_to_save"), without_kind(form[0].name));
+  }
+  WeightForm named = form;
+  for (WeightSlice& slice : named) {
+    slice.name = kAdapterPrefix + slice.name;
+  }
+  plan_.saved.push_back(param.param);
+  plan_.weights.push_back({param.param, param.dims, {named}, {}});
+}
+
+/// Throws Error for an ending of modules_to_save that no module's name has, or a tied head's.
+void LoraMatcher::expect_saved(const std::set<std::string>& used) const {
+  constexpr std::string_view kHead = "lm_head";
+  for (const std::string& ending : lora_.modules_to_save) {
+    if (config_.tie_word_embeddings && kHead.ends_with(ending)) {
+      fail(where_, "{} has {}: {}", key("modules_to_save"), kHead,
+           modules_.others.at(std::string(kHead)));
+    }
+    if (used.contains(ending)) continue;
+    std::set<std::string> known;
+    for (const ParamWeights& param : modules_.weights) {
+      for (const WeightSlice& slice : param.forms[0]) {
+        for (const std::string& module : outwards(without_kind(slice.name))) {
+          known.insert(module.substr(module.rfind('.') + 1));
+        }
+      }
+    }
+    const std::string near = nearest(ending, {known.begin(), known.end()});
+    fail(where_, "{}: no module's name ends in {}{}", key("modules_to_save"), quote(ending),
+         near.empty() ? "" : fmt::format("; did you mean {}?", near));
+  }
+}
+
 void LoraMatcher::add_saved() {
   std::set<std::string> used;
   for (const ParamWeights& param : modules_.weights) {
-    const bool expert =
-        param.forms.size() > 1 && param.forms.back().size() == 1 && param.forms[0].size() > 2;
-    const WeightForm& form = expert ? param.forms.back() : param.forms[0];
-    size_t count = 0;
-    for (const WeightSlice& slice : form) {
-      const std::string module =
-          expert ? slice.name.substr(0, slice.name.rfind('.')) : without_kind(slice.name);
-      for (const std::string& ending : lora_.modules_to_save) {
-        if (!ends_in(module, ending)) continue;
-        used.insert(ending);
-        ++count;
-        break;
-      }
-    }
-    if (count == 0) continue;
-    if (count < form.size()) {
-      fail(where_,
-           "modules_to_save has one of {} and {}, which are trained together; expected both",
-           without_kind(form[0].name), without_kind(form[1].name));
-    }
-    if (!param.aliases.empty()) {
-      fail(
-          where_,
-          "modules_to_save has {}, which is tied to the head (tie_word_embeddings); a file with it "
-          "would untie both; expected another module",
-          without_kind(form[0].name));
-    }
-    WeightForm named = form;
-    for (WeightSlice& slice : named) {
-      slice.name = kAdapterPrefix + slice.name;
-    }
-    plan_.saved.push_back(param.param);
-    plan_.weights.push_back({param.param, param.dims, {named}, {}});
+    add_saved(param, &used);
   }
-  for (const std::string& ending : lora_.modules_to_save) {
-    if (used.contains(ending)) continue;
-    const auto tied = modules_.others.find(ending);
-    if (config_.tie_word_embeddings && tied != modules_.others.end()) {
-      fail(where_, "modules_to_save has {}: {}", ending, tied->second);
-    }
-    std::vector<std::string> known;
-    for (const ParamWeights& param : modules_.weights) {
-      const std::string module = without_kind(param.forms[0][0].name);
-      known.push_back(module.substr(module.rfind('.') + 1));
-    }
-    const std::string near = nearest(ending, known);
-    fail(where_, "modules_to_save: no module's name ends in {}{}", quote(ending),
-         near.empty() ? "" : fmt::format("; did you mean {}?", near));
-  }
+  expect_saved(used);
 }
 
 LoraPlan LoraMatcher::run() {
@@ -231,7 +284,7 @@ LoraPlan LoraMatcher::run() {
   plan_.lora = lora_;
   plan_.layout = layout_;
   for (const auto& [name, reason] : modules_.others) {
-    if (lora_.target_pattern != kAllLinear && !is_saved(name) && targets_.matches(name, false)) {
+    if (targets_.matches(name, kNone) && !is_left_out(name)) {
       fail(where_, "target {} can have no adapter: {}", name, reason);
     }
   }
@@ -257,13 +310,14 @@ LoraPlan LoraMatcher::run() {
   targets_.expect_used(modules_);
   ranks_.expect_used();
   alphas_.expect_used();
+  expect_one_training();
   add_saved();
   return std::move(plan_);
 }
 
 LoraPlan match_lora(const ModelConfig& config, const Lora& lora, const std::string& where,
-                    ExpertLayout layout) {
-  return LoraMatcher(config, lora, where, layout).run();
+                    ExpertLayout layout, LoraKeys keys) {
+  return LoraMatcher(config, lora, where, layout, keys).run();
 }
 
 bool stores_transposed(const ModelConfig& config) { return family_of(config).storage.transposed; }

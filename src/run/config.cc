@@ -84,6 +84,14 @@ models::Lora lora_of(const AdapterSection& section, const std::string& where) {
   lora.lora_dropout = section.dropout;
   lora.use_rslora = section.use_rslora;
   const std::vector<std::string>& targets = section.targets;
+  for (const std::string& target : targets) {
+    if (targets.size() > 1 && target.starts_with(kRegex)) {
+      fail(where,
+           "adapter.targets has {} in a list of names; expected one regular expression alone, such "
+           "as {}.*(q_proj|v_proj)",
+           quote(target), kRegex);
+    }
+  }
   if (targets.size() == 1 && targets[0].starts_with(kRegex)) {
     lora.target_pattern = targets[0].substr(kRegex.size());
   } else if (targets.size() == 1 && targets[0] == "all-linear") {
@@ -140,7 +148,10 @@ void derive_adapter(Run& run) {
     run.lora = checkpoint::read_adapter_config(run.adapter).lora;
   }
   run.lora->dropout_seed = run.config.train.seed;
-  models::match_lora(run.model, *run.lora, run.name);
+  const bool is_described = section.path.empty();
+  models::match_lora(run.model, *run.lora, is_described ? run.name : run.adapter,
+                     models::ExpertLayout::usual,
+                     is_described ? models::LoraKeys::run : models::LoraKeys::peft);
 }
 
 /// Throws Error for an update split less than the gradients or parameters, which would hold states

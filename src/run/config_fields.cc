@@ -151,10 +151,13 @@ void AdapterSection::fields(Fields& fields) {
   fields("alpha_pattern", alpha_pattern,
          "alphas of single modules in place of alpha, by the same names");
   fields("modules_to_save", modules_to_save,
-         "modules that are trained in full, and saved with the adapter: endings of their names");
+         "modules that are trained in full, with all that is in them, and saved with the adapter: "
+         "endings of their names, as in PEFT also within a word (norm: every ..._layernorm, too; "
+         "model.norm: the last norm alone)");
   fields("use_rslora", use_rslora,
          "scale by alpha / sqrt(r), in place of alpha / r (arXiv 2312.03732)");
-  fields("layers", layers, "layers with products, from 0; default: all");
+  fields("layers", layers,
+         "layers with products, from 0, for endings of names or all-linear; default: all");
 }
 
 void TrainSection::fields(Fields& fields) {

@@ -54,9 +54,9 @@ graph::Graph adapted(const ModelConfig& config, const Lora& lora) {
   return graph;
 }
 
-std::string error_of(const ModelConfig& config, const Lora& lora) {
+std::string error_of(const ModelConfig& config, const Lora& lora, LoraKeys keys = LoraKeys::peft) {
   try {
-    match_lora(config, lora, "test");
+    match_lora(config, lora, "test", ExpertLayout::usual, keys);
   } catch (const Error& error) {
     return std::string(error.text());
   }
@@ -217,6 +217,105 @@ TEST(Lora, RefusesTargetsAndSettingsWithoutEffect) {
   lora = targets({});
   lora.target_pattern = "(";
   EXPECT_TRUE(says(error_of(small_llama(), lora), "no regular expression"));
+}
+
+/// Returns the modules with an adapter, and the tensors that are saved in full.
+std::pair<std::set<std::string>, std::set<std::string>> parts_of(const LoraPlan& plan) {
+  std::pair<std::set<std::string>, std::set<std::string>> parts;
+  for (const LoraModule& module : plan.modules) {
+    parts.first.insert(module.name);
+  }
+  for (const auto& [name, dims] : stored(plan)) {
+    if (name.find(".lora_") == name.npos) {
+      parts.second.insert(name.substr(std::string(kAdapterPrefix).size()));
+    }
+  }
+  return parts;
+}
+
+/// Names and tensors are those that PEFT 0.21 makes of the same lists.
+TEST(Lora, ModulesToSaveAreThoseOfPeft) {
+  const auto saved = [](std::vector<std::string> modules) {
+    Lora lora = targets({"layers.0.self_attn.q_proj", "layers.0.mlp.up_proj"});
+    lora.modules_to_save = std::move(modules);
+    return parts_of(match_lora(small_llama(), lora, "test"));
+  };
+  const std::string query = "model.layers.0.self_attn.q_proj", up = "model.layers.0.mlp.up_proj";
+  std::set<std::string> norms = {"model.norm.weight"}, projections;
+  EXPECT_EQ(saved({"model.norm"}), (std::pair{std::set{query, up}, norms}));
+  for (const std::string layer : {"0", "1", "2"}) {
+    norms.insert("model.layers." + layer + ".input_layernorm.weight");
+    norms.insert("model.layers." + layer + ".post_attention_layernorm.weight");
+    for (const char* projection : {"gate_proj", "up_proj", "down_proj"}) {
+      projections.insert("model.layers." + layer + ".mlp." + projection + ".weight");
+    }
+  }
+  EXPECT_EQ(saved({"norm"}), (std::pair{std::set{query, up}, norms}));
+  // A module in one that is saved has no adapter.
+  EXPECT_EQ(saved({"mlp"}), (std::pair{std::set{query}, projections}));
+  EXPECT_EQ(saved({"up_proj", "gate_proj", "down_proj"}),
+            (std::pair{std::set{query}, projections}));
+}
+
+TEST(Lora, RefusesModulesToSaveThatPeftRefuses) {
+  const auto refusal = [](std::vector<std::string> modules, const ModelConfig& config) {
+    Lora lora = targets({"q_proj"});
+    lora.modules_to_save = std::move(modules);
+    return error_of(config, lora);
+  };
+  EXPECT_TRUE(
+      says(refusal({"_proj"}, small_llama()), "q_proj has an adapter, and modules_to_save"));
+  EXPECT_TRUE(says(refusal({"self_attn"}, small_llama()), "every target is in modules_to_save"));
+  EXPECT_TRUE(says(refusal({"mlp", "down_proj"}, small_llama()),
+                   "has model.layers.0.mlp and model.layers.0.mlp.down_proj, which is in it"));
+  EXPECT_TRUE(says(refusal({"head"}, small_llama(true)), "has lm_head: it is tied"));
+  EXPECT_TRUE(says(refusal({"mpl"}, small_llama()), "did you mean mlp?"));
+  EXPECT_EQ(refusal({"mlp.experts"}, moe()), "");
+  Lora lora = targets({"q_proj"});
+  lora.target_parameters = {"mlp.experts.down_proj"};
+  lora.modules_to_save = {"experts"};
+  EXPECT_TRUE(says(error_of(moe(), lora), "experts.down_proj has an adapter"));
+}
+
+TEST(Lora, WholeNamesAreTargetsInAnyLayer) {
+  Lora lora = targets({"q_proj", "model.layers.2.self_attn.v_proj"});
+  lora.layers_to_transform = {0};
+  EXPECT_EQ(parts_of(match_lora(small_llama(), lora, "test")).first,
+            (std::set<std::string>{"model.layers.0.self_attn.q_proj",
+                                   "model.layers.2.self_attn.v_proj"}));
+}
+
+TEST(Lora, ErrorsSayHowATargetIsNamed) {
+  Lora lora = targets({});
+  lora.target_pattern = "q_proj";
+  EXPECT_TRUE(says(error_of(small_llama(), lora),
+                   "target_modules 'q_proj' matches no module: a regular expression is for whole "
+                   "names, such as model.layers.0.self_attn.q_proj; try .*q_proj"));
+  lora.target_pattern = "q_proj|v_proj";
+  EXPECT_TRUE(says(error_of(small_llama(), lora, LoraKeys::run), "try regex:.*(?:q_proj|v_proj)"));
+  lora.target_pattern = ".*q_pro";
+  EXPECT_TRUE(says(error_of(small_llama(), lora), "did you mean q_proj?"));
+  lora.target_pattern = ".*q_proj";
+  lora.layers_to_transform = {0};
+  EXPECT_TRUE(says(error_of(small_llama(), lora), "of a regular expression"));
+  lora = targets({"all-linear", "q_proj"});
+  EXPECT_TRUE(says(error_of(small_llama(), lora, LoraKeys::run), "expected [all-linear] alone"));
+  lora = targets({"q_proj"});
+  lora.target_parameters = {"q_proj"};
+  EXPECT_TRUE(says(error_of(moe(), lora), "no parameter of experts has a name that ends in"));
+}
+
+TEST(Lora, ErrorsNameTheKeysOfTheFile) {
+  Lora lora = targets({"q_proj"});
+  lora.layers_to_transform = {5};
+  EXPECT_TRUE(says(error_of(small_llama(), lora), "layers_to_transform has 5"));
+  EXPECT_TRUE(says(error_of(small_llama(), lora, LoraKeys::run), "adapter.layers has 5"));
+  lora = targets({"q_proj"});
+  lora.lora_alpha = 0;
+  EXPECT_TRUE(says(error_of(small_llama(), lora, LoraKeys::run), "adapter.alpha is 0"));
+  lora = targets({"q_proj"});
+  lora.rank_pattern = {{"k_proj", 3}};
+  EXPECT_TRUE(says(error_of(small_llama(), lora, LoraKeys::run), "adapter.rank_pattern: 'k_proj'"));
 }
 
 TEST(Lora, PatternsSetRankAndScale) {

@@ -180,6 +180,16 @@ TEST(RunConfig, RefusesSettingsThatWouldSilentlyChangeRewards) {
   rl({"rl.strict=false", c10d[0], c10d[1], c10d[2]});
 }
 
+TEST(RunConfig, KeysOfAnAdapterAreNamedAsInTheFile) {
+  const auto lora = [](const std::string& key) {
+    return run_of({"adapter.type=lora", "adapter.targets=[q_proj]", key});
+  };
+  EXPECT_ERROR(lora("adapter.layers=[9]"), "adapter.layers has 9; expected 0 to 7");
+  EXPECT_ERROR(lora("adapter.targets=[all-linear, q_proj]"), "expected [all-linear] alone");
+  EXPECT_ERROR(lora("adapter.targets=['regex:.*q_proj', k_proj]"), "one regular expression alone");
+  EXPECT_ERROR(lora("adapter.targets=['regex:q_proj']"), "try regex:.*q_proj");
+}
+
 TEST(RunConfig, DecisionsNeedEvaluations) {
   EXPECT_ERROR(run_of({"train.keep_best=true"}), "train.eval_every");
   EXPECT_ERROR(run_of({"train.early_stopping.patience=2"}), "train.eval_every");

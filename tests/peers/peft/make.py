@@ -35,6 +35,9 @@ CASES = {
                        dict(r=4, lora_alpha=6, target_modules=["q_proj", "up_proj", "gate_proj"], use_rslora=True,
                             rank_pattern={"up_proj": 2, "layers.1.self_attn.q_proj": 3}, alpha_pattern={"gate_proj": 5},
                             modules_to_save=["lm_head"])),
+    # Names within words, and a module of modules, in which a target has no adapter.
+    "llama_saved": (transformers.LlamaConfig(**LLAMA, head_dim=4),
+                    dict(r=2, lora_alpha=4, target_modules=["q_proj", "up_proj"], modules_to_save=["norm", "mlp"])),
     "phi3": (transformers.Phi3Config(**LLAMA), dict(r=3, lora_alpha=6, target_modules=["qkv_proj", "gate_up_proj"])),
     "gpt2": (transformers.GPT2Config(vocab_size=runs.VOCAB, n_embd=12, n_layer=2, n_head=3, n_positions=64, n_inner=20,
                                      bos_token_id=None, eos_token_id=None, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0),
@@ -67,7 +70,9 @@ def logits_of(model):
 
 def losses_of(model, data):
     params = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(params, lr=runs.LR, weight_decay=runs.DECAY, betas=(0.9, 0.95), eps=1e-8)
+    groups = [{"params": [p for p in params if p.ndim > 1], "weight_decay": runs.DECAY},
+              {"params": [p for p in params if p.ndim == 1], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=runs.LR, betas=(0.9, 0.95), eps=1e-8)
     losses = []
     for tokens, targets, positions in data:
         optimizer.zero_grad()
