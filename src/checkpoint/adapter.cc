@@ -256,9 +256,27 @@ std::string base_of(const std::string& folder) {
   return base;
 }
 
+namespace {
+
+/// Returns the path of a folder's tensors. Throws Error if it has pickled ones alone.
+std::string tensors_of(const std::string& folder, const char* file) {
+  const std::string path = join_path(folder, file);
+  const std::string pickled = join_path(folder, kPickledAdapterFile);
+  if (!file_exists(path) && file_exists(pickled)) {
+    fail(folder,
+         "has {} alone: pickled files are not read, since they can run code; expected {}; try: "
+         "python3 -c \"import torch, safetensors.torch as st; "
+         "st.save_file(torch.load('{}', weights_only=True), '{}')\"",
+         kPickledAdapterFile, kAdapterFile, pickled, path);
+  }
+  return path;
+}
+
+}  // namespace
+
 AdapterWeights::AdapterWeights(const std::string& folder, const models::ModelConfig& config,
                                const char* file)
-    : folder_(folder), file_(join_path(folder, file)) {
+    : folder_(folder), file_(tensors_of(folder, file)) {
   const AdapterConfig read = read_adapter_config(folder);
   const auto plan_as = [&](ExpertLayout layout) {
     return models::match_lora(config, read.lora, folder, layout);

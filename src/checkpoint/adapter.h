@@ -20,6 +20,8 @@ namespace hocket::checkpoint {
 
 inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
 inline constexpr const char* kAdapterFile = "adapter_model.safetensors";
+/// The same, pickled; it is not read.
+inline constexpr const char* kPickledAdapterFile = "adapter_model.bin";
 /// The same of one host, where hosts share no file system.
 inline constexpr const char* kAdapterPartFile = "adapter_model.part.safetensors";
 
