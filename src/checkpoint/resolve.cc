@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/resolve.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "checkpoint/adapter.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_files.h"
+#include "checkpoint/names.h"
 #include "checkpoint/safetensors.h"
 #include "gguf/file.h"
 
@@ -97,7 +99,11 @@ ModelLocation at_adapter(const std::string& folder, Need need, comm::Processes& 
   }
   const std::string base = base_of(folder);
   if (is_adapter(base)) fail(folder, "the base {} is an adapter; expected a model", quote(base));
-  ModelLocation at = find_model(base, need, processes);
+  const std::string note = fmt::format(
+      "it is the base of adapter {}{}; try another copy of it: MODEL --adapter {}", folder,
+      step_of(file_name(base)) < 0 ? "" : ", and runs remove older checkpoints (train.keep_last)",
+      folder);
+  ModelLocation at = with_note(note, [&] { return find_model(base, need, processes); });
   at.adapter = folder;
   at.is_checkpoint = is_checkpoint;
   if (file_exists(join_path(folder, kTokenizerFile))) {

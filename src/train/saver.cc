@@ -4,12 +4,15 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "checkpoint/adapter.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/names.h"
+#include "checkpoint/record.h"
 #include "comm/run_on_all.h"
 #include "data/model_text.h"
 #include "graph/finite.h"
@@ -27,6 +30,23 @@ namespace {
 std::string base_of_adapter(const engine::Run& run) {
   const std::string& model = run.config.model.path;
   return file_exists(model) ? std::filesystem::canonical(run.weights).string() : model;
+}
+
+/// Returns a note if an adapter's base is a checkpoint that its run will remove; empty: it is none.
+std::string note_of_base(const std::string& base) {
+  const std::string record = join_path(base, checkpoint::kRunFile);
+  const bool is_of_run = checkpoint::step_of(file_name(base)) >= 0 &&
+                         file_name(parent_path(base)) == "checkpoints" && file_exists(record);
+  if (!is_of_run) return "";
+  const nlohmann::json config = parse_json(checkpoint::read_record(record).state.config, record);
+  const int64_t kept = JsonView(config, record + ": config")
+                           .at("train")
+                           .get_int("keep_last", engine::TrainSection().keep_last);
+  if (kept == 0) return "";
+  return fmt::format(
+      "the adapter's base is {}, which its run removes when it goes on (train.keep_last: {}); "
+      "try a copy of that folder as model.path, or train.keep_last=0 there",
+      base, kept);
 }
 
 }  // namespace
@@ -51,8 +71,12 @@ std::vector<std::string> Saver::read_files(const RunData& data) {
     checkpoint::complete_tokenizer(run_.model, &files_);
     if (run_.lora) {
       adapter_ = models::match_lora(run_.model, *run_.lora, run_.name);
+      const std::string base = base_of_adapter(run_);
       files_.texts[checkpoint::kAdapterConfigFile] =
-          checkpoint::adapter_config_json(*adapter_, run_.model, base_of_adapter(run_));
+          checkpoint::adapter_config_json(*adapter_, run_.model, base);
+      if (const std::string note = note_of_base(base); !note.empty()) {
+        notes.push_back(note);
+      }
     }
     if (!data.texts()) {
       const std::vector<int32_t> ids =

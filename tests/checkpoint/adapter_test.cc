@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/rng.h"
 #include "checkpoint/expert_modules.h"
+#include "checkpoint/resolve.h"
 #include "tests/checkpoint/checkpoint_util.h"
 
 namespace hocket::checkpoint {
@@ -55,6 +56,27 @@ TEST_F(AdapterFolder, RefusesInitialisationsThatChangeTheBaseWeights) {
     write_config(R"(, "init_lora_weights": )" + init);
     EXPECT_NE(refusal().find("init_lora_weights is " + init), std::string::npos) << init;
   }
+}
+
+TEST_F(AdapterFolder, NamesAConversionOfPickledTensors) {
+  write_config(R"(, "target_modules": ["q_proj"])");
+  write_file_atomic(folder_ / kPickledAdapterFile, "pickled");
+  const models::ModelConfig config = small_config("llama");
+  const auto refusal = [&] { return error_of([&] { AdapterWeights(folder_.path(), config); }); };
+  EXPECT_NE(refusal().find("adapter_model.bin alone"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("torch.load('" + (folder_ / "adapter_model.bin'")), std::string::npos);
+  // The file is left aside where there is the other one.
+  save_random({{"other", {1, 1}}});
+  EXPECT_EQ(refusal().find("adapter_model.bin"), std::string::npos) << refusal();
+}
+
+TEST_F(AdapterFolder, SaysWhatAMissingBaseIs) {
+  write_config(R"(, "base_model_name_or_path": "/runs/gone/checkpoints/step-000006")");
+  const std::string said = error_of([&] { resolve_model(folder_.path(), Need::weights); });
+  EXPECT_NE(said.find("no such file or folder"), std::string::npos) << said;
+  EXPECT_NE(said.find("base of adapter " + folder_.path()), std::string::npos) << said;
+  EXPECT_NE(said.find("(train.keep_last)"), std::string::npos) << said;
+  EXPECT_NE(said.find("MODEL --adapter " + folder_.path()), std::string::npos) << said;
 }
 
 constexpr int64_t kExperts = 4, kWide = 12, kHidden = 24, kRank = 2;

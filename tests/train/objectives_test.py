@@ -289,6 +289,31 @@ class Objectives(Folder):
             again = ("--set", "model.path=" + self.path("dense/"))
             self.assertNotIn("the training began", said(run, 1) + said(run, 2, *again), name)
 
+    def test_a_base_that_its_run_removes(self):
+        """A training of an adapter says so at the start; the adapter is read with another copy of its base."""
+        self.prepare("dense", DENSE, "sft")
+        base = self.run_file("rotated", "dense", "sft", {}, {})
+        adapter = {"type": "lora", "r": 4, "targets": ["q_proj"]}
+        self.hocket("train", base, "--set", "train.steps=2")
+        first = os.path.realpath(self.path("rotated/checkpoints/step-000002"))
+        shutil.copytree(first, self.path("kept"))
+        said = self.hocket("train", self.run_file("over", "rotated", "sft", {}, {}, adapter), "--set", "train.steps=1")
+        self.assertIn(f"the adapter's base is {first}, which its run removes when it goes on (train.keep_last: 2)", said)
+        for name, words in (("kept", ()), ("rotated", ("--set", "train.keep_last=0"))):
+            if words:
+                self.hocket("train", base, "--set", "train.steps=3", *words)
+            run = self.run_file("over-" + name, name, "sft", {}, {}, adapter)
+            self.assertNotIn("the adapter's base is", self.hocket("train", run, "--set", "train.steps=1"))
+
+        self.hocket("train", base, "--set", "train.steps=4", "--set", "train.keep_last=1")
+        self.assertFalse(os.path.exists(first))
+        words = ("--prompt", "int x", "--max-new-tokens", "1")
+        r = subprocess.run([cli_util.HOCKET, "generate", self.path("over"), *words], capture_output=True, text=True)
+        self.assertEqual(r.returncode, 2)
+        self.assertRegex(r.stderr, r"step-000002\] no such file .*; it is the base of adapter \S*over/checkpoints/step-000001, .*"
+                         r"MODEL --adapter \S*over/checkpoints/step-000001")
+        self.hocket("generate", self.path("kept"), "--adapter", self.path("over"), *words)
+
     def test_values_of_a_reference_outlive_a_kill(self):
         """They are kept while they are computed: a run that is killed goes on from them, with the losses of one that is not."""
         rows, kept = 200, self.path("killed/reference_logprobs.bin")
