@@ -76,6 +76,7 @@ struct Evaluator::Impl {
 
   HeldOut evaluate(const HeldOutSet& set, const std::vector<int64_t>& which,
                    const std::function<void(int64_t)>& progress);
+  std::optional<double> divergence_of(const HeldOutSet& set, const std::vector<int64_t>& which);
 };
 
 Evaluator::Evaluator(const engine::Run& run, const TrainingData& data, engine::Programs& programs,
@@ -108,6 +109,19 @@ std::vector<HeldOut> Evaluator::run(int64_t sequences,
   return results;
 }
 
+/// Returns the divergence on all these sequences, for kto.
+std::optional<double> Evaluator::Impl::divergence_of(const HeldOutSet& set,
+                                                     const std::vector<int64_t>& which) {
+  if (!preferences || !set.mismatched) return std::nullopt;
+  const engine::Compiled& program = reader.session().compiled();
+  Divergence divergence;
+  for_each_batch(set, which, program, true, [&](HeldOutBatch& of) {
+    divergence.add(
+        preferences->divergence_of(*of.mismatched, program.program.num_micro_batches, of.numbers));
+  });
+  return divergence.value();
+}
+
 /// Sequences of one set, a batch after the other.
 HeldOut Evaluator::Impl::evaluate(const HeldOutSet& set, const std::vector<int64_t>& which,
                                   const std::function<void(int64_t)>& progress) {
@@ -117,13 +131,14 @@ HeldOut Evaluator::Impl::evaluate(const HeldOutSet& set, const std::vector<int64
   result.sequences = std::ssize(which);
   result.of = set.rows->size();
   PreferenceStats stats(run.config);
+  const std::optional<double> divergence = divergence_of(set, which);
   int64_t done = 0;
   const auto run_batch = [&](HeldOutBatch& of) {
     result.bytes += of.bytes;
     std::optional<PreferenceInputs> inputs;
     if (preferences) {
-      inputs.emplace(preferences->prepare(of.batch, of.mismatched ? &*of.mismatched : nullptr,
-                                          session.program().num_micro_batches, of.numbers));
+      inputs.emplace(preferences->prepare(of.batch, divergence, session.program().num_micro_batches,
+                                          of.numbers));
     }
     session.feed(of.batch);
     session.step();

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <span>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -101,15 +100,7 @@ int64_t AnswerPlaces::count(const std::vector<bool>& of_rows) const {
 void PreferenceStats::add(const PreferenceInputs& inputs, const AnswerOutputs& outputs) {
   const AnswerPlaces& places = inputs.places;
   const std::vector<double>&policy = outputs.logprobs, &reference = inputs.reference;
-  const auto per_micro_batch = static_cast<size_t>(places.per_micro_batch());
-  for (size_t m = 0; m < inputs.divergences.size(); ++m) {
-    // The last micro-batches of an evaluation may be padding alone.
-    const std::span<const int32_t> sides =
-        std::span(places.sides()).subspan(m * per_micro_batch, per_micro_batch);
-    if (std::all_of(sides.begin(), sides.end(), [](int32_t side) { return side == 0; })) continue;
-    divergences_ += inputs.divergences[m];
-    ++micro_batches_;
-  }
+  divergence_ = inputs.divergence;
   const double beta = config_.preference.beta;
   const bool pairs = config_.objective == engine::Objective::dpo;
   for (size_t at = 0; at < places.sides().size(); ++at) {
@@ -149,8 +140,8 @@ Values PreferenceStats::means() const {
   } else if (chosen_.count > 0 && rejected_.count > 0) {
     values.push_back({"rewards/margins", chosen_.mean_reward() - rejected_.mean_reward()});
   }
-  if (micro_batches_ > 0) {
-    values.push_back({"kl", divergences_ / static_cast<double>(micro_batches_)});
+  if (divergence_) {
+    values.push_back({"kl", *divergence_});
   }
   return values;
 }
@@ -187,24 +178,6 @@ std::vector<double> run_on(engine::Session& session, const engine::Batch& batch)
   return of_places(session, names::kAnswerLogprobs);
 }
 
-/// Returns, per micro-batch, the mean distance of the policy from the reference, at least 0.
-std::vector<double> divergences_of(const AnswerPlaces& places, const std::vector<double>& policy,
-                                   const std::vector<double>& reference) {
-  const auto per_micro_batch = static_cast<size_t>(places.per_micro_batch());
-  std::vector<double> list;
-  for (size_t begin = 0; begin < policy.size(); begin += per_micro_batch) {
-    double sum = 0;
-    int64_t answers = 0;
-    for (size_t at = begin; at < begin + per_micro_batch; ++at) {
-      if (places.sides()[at] == 0) continue;
-      sum += policy[at] - reference[at];
-      ++answers;
-    }
-    list.push_back(answers > 0 ? std::max(0.0, sum / static_cast<double>(answers)) : 0);
-  }
-  return list;
-}
-
 }  // namespace
 
 std::vector<double> Preferences::of_reference(const engine::Batch& batch, int64_t micro_batches) {
@@ -215,21 +188,33 @@ std::vector<double> Preferences::of_policy(const engine::Batch& batch, int64_t m
   return run_on(readers_.now(engine::logprobs(run_, {.num_micro_batches = micro_batches})), batch);
 }
 
-PreferenceInputs Preferences::prepare(engine::Batch& batch, engine::Batch* mismatched,
+PreferenceInputs Preferences::prepare(engine::Batch& batch, std::optional<double> divergence,
                                       int64_t micro_batches, const RowNumbers& numbers) {
-  PreferenceInputs inputs{AnswerPlaces(run_, batch.rows, micro_batches), {}, {}};
+  PreferenceInputs inputs{AnswerPlaces(run_, batch.rows, micro_batches), {}, divergence};
   inputs.places.number(batch);
   inputs.reference = values_of(batch, micro_batches, numbers.table, numbers.rows);
   batch.more.keep(names::kReference, inputs.reference);
-  if (mismatched) {
-    AnswerPlaces places(run_, mismatched->rows, micro_batches);
-    places.number(*mismatched);
-    const std::vector<double> reference =
-        values_of(*mismatched, micro_batches, numbers.mismatched(), numbers.rows);
-    inputs.divergences = divergences_of(places, of_policy(*mismatched, micro_batches), reference);
-    batch.more.keep(names::kDivergence, inputs.divergences);
+  if (divergence) {
+    batch.more.keep(names::kDivergence,
+                    std::vector<double>(static_cast<size_t>(micro_batches), *divergence));
   }
   return inputs;
+}
+
+Divergence Preferences::divergence_of(engine::Batch& mismatched, int64_t micro_batches,
+                                      const RowNumbers& numbers) {
+  AnswerPlaces places(run_, mismatched.rows, micro_batches);
+  places.number(mismatched);
+  const std::vector<double> reference =
+      values_of(mismatched, micro_batches, numbers.mismatched(), numbers.rows);
+  const std::vector<double> policy = of_policy(mismatched, micro_batches);
+  Divergence divergence;
+  for (size_t at = 0; at < policy.size(); ++at) {
+    if (places.sides()[at] == 0) continue;
+    divergence.sum += policy[at] - reference[at];
+    ++divergence.answers;
+  }
+  return divergence;
 }
 
 std::vector<double> Preferences::values_of(const engine::Batch& batch, int64_t micro_batches,

@@ -328,13 +328,14 @@ StepperParts Trainer::parts_of_stepper() {
     engine::Batch batch =
         batch_of(*loader_, step, rows_.here, section_.seq_len, preferences_ != nullptr);
     if (preferences_) {
-      std::optional<engine::Batch> mismatched;
+      const int64_t micro_batches = programs_.compiled().program.num_micro_batches;
+      const RowNumbers numbers = preference_rows().numbers_of(step, batch.rows);
+      std::optional<double> divergence;
       if (mismatched_) {
-        mismatched = batch_of(*mismatched_, step, rows_.here, section_.seq_len, true);
+        engine::Batch mismatched = batch_of(*mismatched_, step, rows_.here, section_.seq_len, true);
+        divergence = preferences_->divergence_of(mismatched, micro_batches, numbers).value();
       }
-      inputs_.emplace(preferences_->prepare(batch, mismatched ? &*mismatched : nullptr,
-                                            programs_.compiled().program.num_micro_batches,
-                                            preference_rows().numbers_of(step, batch.rows)));
+      inputs_.emplace(preferences_->prepare(batch, divergence, micro_batches, numbers));
       const int64_t answers = inputs_->places.count(rows_.first);
       return StepData{std::move(batch), answers};
     }

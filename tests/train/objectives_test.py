@@ -389,6 +389,26 @@ class Objectives(Folder):
     def test_kto(self):
         self.compare("dense", DENSE, "kto", [{"desirable_weight": 1.5, "undesirable_weight": 0.75, "beta": 0.4}])
 
+    def test_kto_under_any_micro_batch(self):
+        """The divergence is of all rows of a step, and of an evaluation, however a plan divides them."""
+        self.prepare("dense", DENSE, "kto")
+        self.model("away", DENSE, random_weights(DENSE, seed=12, scale=0.25))
+        want = None
+        for i, plan in enumerate(({"micro_batch": 6}, {"micro_batch": 2}, {"dp": 2, "micro_batch": 1, "threads_per_rank": 1})):
+            run = self.run_file(f"kto-rows-{i}", "dense", "kto", plan, {"beta": 0.4, "reference": self.path("away")})
+            self.hocket("train", run, "--set", "train.eval_every=2", "--set",
+                        f"data.evaluation=[{{name: e, path: {self.path('kto.jsonl')}}}]")
+            with open(self.path(f"kto-rows-{i}/metrics.jsonl"), encoding="utf-8") as f:
+                got = [{key: x[key] for key in ("train/loss", "kl", "eval/e/loss", "eval/e/kl") if key in x}
+                       for x in map(json.loads, f)]
+            want = want or got
+            self.assertGreater(max(x.get("kl", 0) for x in want), 0.01)
+            self.assertGreater(max(x.get("eval/e/kl", 0) for x in want), 0.01)
+            self.assertEqual([x.keys() for x in want], [x.keys() for x in got])
+            for a, b in zip(want, got):
+                for key, value in a.items():
+                    self.assertLess(abs(b[key] - value), TOLERANCE * max(1, abs(value)), (plan, key, want, got))
+
     def test_gradients_against_autograd(self):
         """One step of plain SGD moves every weight by the gradient that autograd has, also where ranks share the vocabulary."""
         for kind, preference in (("dpo", {"loss_type": "sigmoid", "beta": 0.3}), ("kto", {"beta": 0.4})):
