@@ -51,10 +51,15 @@ template <typename Compare>
 void compare_adapters(const json& saved, const json& now, const Compare& compare) {
   engine::RunConfig defaults;
   const json otherwise = parse_config(defaults, "{}", "defaults").to_json().at("adapter");
+  const auto compare_key = [&](const std::string& key) {
+    const json::json_pointer at("/adapter/" + key);
+    compare("adapter." + key, saved.contains(at) ? saved.at(at) : otherwise.at(key),
+            now.at("adapter").at(key));
+  };
+  compare_key("type");  // the others follow from it
   for (const auto& [key, value] : now.at("adapter").items()) {
     if (key == "path" || key == "dropout") continue;
-    const json::json_pointer at("/adapter/" + key);
-    compare("adapter." + key, saved.contains(at) ? saved.at(at) : otherwise.at(key), value);
+    compare_key(key);
   }
 }
 
@@ -107,6 +112,41 @@ void compare_rl(const json& saved, const json& now, const Compare& compare) {
     }
     compare_parts("rl." + key, was, value, compare);
   }
+}
+
+/// Compares the keys that decide which tokens examples or prompts become, and which are held out.
+template <typename Compare>
+void compare_sources(const json& saved, const json& now, const Compare& compare) {
+  engine::RunConfig defaults;
+  const json otherwise = parse_config(defaults, "{}", "defaults").to_json();
+  for (const char* key : {"data/sources", "data/train_on", "data/chat_template", "data/tokenizer",
+                          "data/split_special_tokens", "data/valid_fraction", "data/packing",
+                          "data/truncate", "data/split_texts", "model/path"}) {
+    const json::json_pointer at(std::string("/") + key);
+    std::string name = key;
+    std::replace(name.begin(), name.end(), '/', '.');
+    compare_parts(name, saved.contains(at) ? saved.at(at) : otherwise.at(at), now.at(at), compare);
+  }
+}
+
+/// Throws Error for examples or prompts that are not those of the checkpoint: with the keys that
+/// differ, otherwise their files do.
+void fail_for_examples(const json& saved, const json& now, const checkpoint::Checkpoint& from) {
+  std::vector<std::string> before, after;  // "key = value"
+  compare_sources(saved, now, [&](const std::string& key, const json& was, const json& is) {
+    if (was == is) return;
+    before.push_back(fmt::format("{} = {}", key, was.dump()));
+    after.push_back(fmt::format("{} = {}", key, is.dump()));
+  });
+  if (!before.empty()) {
+    fail(from.folder(),
+         "was saved with {}; this run has {}, and so other data; set {} back, or choose another "
+         "output.dir",
+         join(before, ", "), join(after, ", "), before.size() == 1 ? "it" : "them");
+  }
+  fail(from.folder(),
+       "was saved with other data under the same keys: files of data.sources, the tokenizer or the "
+       "chat template have changed; put them back, or choose another output.dir");
 }
 
 /// Compares the keys of section `preference`, but for the way to the same values.
@@ -242,10 +282,12 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
     compare("train.global_batch", train.get_int("global_batch"), section.global_batch);
   }
   compare("train.seq_len", train.get_int("seq_len"), section.seq_len);
-  const bool on_texts = run.config.objective == engine::Objective::pretrain;
-  compare(on_texts ? "data.dir's fingerprint"
-                   : "the fingerprint of data.sources (files, chat template, split, masks, rows)",
-          Position::of(from).fingerprint, data_fingerprint);
+  const std::string fingerprint = Position::of(from).fingerprint;
+  if (run.config.objective == engine::Objective::pretrain) {
+    compare("data.dir's fingerprint", fingerprint, data_fingerprint);
+  } else if (fingerprint != data_fingerprint) {
+    fail_for_examples(config, resolved, from);
+  }
 }
 
 std::vector<std::string> changed_settings(const engine::Run& run,

@@ -40,7 +40,7 @@ struct Position {
 
 /// Throws Error, naming the first key that differs with both values, unless this is the training
 /// that saved the checkpoint. Model, type, seed, batches and data (its fingerprint) must be the
-/// same.
+/// same; of examples with another fingerprint all keys that differ are named.
 void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from);
 
