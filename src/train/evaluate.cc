@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/math.h"
 #include "base/text.h"
@@ -42,6 +43,11 @@ const std::string& HeldOut::title() const {
 std::vector<int64_t> chosen_of(const HeldOutSet& set, int64_t sequences) {
   const int64_t all = set.rows->size();
   return set.rows->sample(sequences > 0 ? std::min(sequences, all) : all);
+}
+
+std::string fingerprint_of(const HeldOutSet& set, int64_t sequences) {
+  Hasher hasher;
+  return hasher.add(set.fingerprint).add(std::ssize(chosen_of(set, sequences))).finish().hex();
 }
 
 void for_each_batch(const HeldOutSet& set, const std::vector<int64_t>& which,

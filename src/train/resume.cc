@@ -185,6 +185,7 @@ std::string Position::to_json() const {
       .member("best_step", best.step)
       .member("best_loss", best.step > 0 ? best.loss : 0.0)
       .member("best_of", best.set)
+      .member("best_rows", best.rows)
       .member("evaluations_worse", best.worse)
       .member("prompts", prompts)
       .member("tokens", tokens);
@@ -226,6 +227,7 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   if (in.has("best_of")) {
     position.best.set = in.get_string("best_of");
   }
+  position.best.rows = in.get_string("best_rows", "");
   return position;
 }
 

@@ -209,19 +209,26 @@ bool Trainer::nothing_left() const {
 }
 
 /// Finds the set with the loss that decides which checkpoint is best and when to stop. Losses of
-/// another one do not compare with it: then the best is looked for anew.
+/// other rows do not compare with it: then the best is looked for anew.
 void Trainer::choose_deciding_set() {
   best_by_ = section_.best_by;
-  if (best_by_.empty() && data_->holds_out()) {
-    best_by_ = data_->held_out().front().name;
+  std::string rows;
+  for (const HeldOutSet& set : data_->held_out()) {
+    if (section_.best_by.empty() || set.name == section_.best_by) {
+      best_by_ = set.name;
+      rows = fingerprint_of(set, section_.eval_sequences);
+      break;
+    }
   }
-  best_ = start_.best;
-  if (best_.set != best_by_) {
-    best_ = Best();
-    best_.set = best_by_;
-  }
-  if (is_first() && section_.compares() && !best_by_.empty()) {
+  best_ = continued(start_.best, best_by_, rows);
+  if (!is_first() || !section_.compares()) return;
+  if (!best_by_.empty()) {
     fmt::print("the best checkpoint and the end are by the loss of {}\n", best_by_);
+  }
+  if (start_.best.step > 0 && best_.step == 0) {
+    fmt::print("evaluations before step {} were of {}: the best and the patience begin anew\n",
+               start_.done.step + 1,
+               start_.best.set == best_by_ ? "other held-out sequences" : "another held-out set");
   }
 }
 
