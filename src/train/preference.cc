@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
@@ -15,6 +14,7 @@
 #include "graph/names.h"
 #include "models/config.h"
 #include "run/describe.h"
+#include "train/weight_files.h"
 
 namespace hocket::train {
 
@@ -223,39 +223,17 @@ std::vector<double> Preferences::values_of(const engine::Batch& batch, int64_t m
   return stored_ ? stored_->of(table, rows) : of_reference(batch, micro_batches);
 }
 
-namespace {
-
-/// Returns names, sizes and times of the files of weights at a path: a folder, or a file.
-std::string files_at(const std::string& path) {
-  std::vector<std::string> files = {path};
-  if (is_directory(path)) {
-    files.clear();
-    for (const std::string& name : list_dir(path)) {
-      if (name.ends_with(".safetensors") || name.ends_with(".gguf") || name.ends_with(".json")) {
-        files.push_back(join_path(path, name));
-      }
-    }
-    std::sort(files.begin(), files.end());
-  }
-  std::string text;
-  for (const std::string& file : files) {
-    const auto time = std::filesystem::last_write_time(file).time_since_epoch();
-    text += fmt::format("{} {} {}\n", file, file_size(file), time.count());
-  }
-  return text;
-}
-
-}  // namespace
-
 /// Names all that the reference's values depend on beside the rows.
 std::string Preferences::identity() const {
   Hasher hasher;
   const engine::Run& frozen = reference_.run();
-  hasher.add(described()).add(frozen.config.model.dtype).add(engine::describe(frozen.model));
+  hasher.add(reference_.described())
+      .add(frozen.config.model.dtype)
+      .add(engine::describe(frozen.model));
   hasher.add(models::values_of(frozen.model).dump());
   hasher.add(static_cast<uint64_t>(run_.config.train.seed));
-  for (const std::string& path : {frozen.weights, frozen.adapter}) {
-    hasher.add(path.empty() ? "" : files_at(path));
+  for (const std::string& file : weight_files(frozen.weights, frozen.adapter)) {
+    hasher.add(file).add("\n");
   }
   return hasher.finish().hex();
 }

@@ -135,11 +135,7 @@ class Preferences {
   /// Returns the rows of a table with known values.
   int64_t known(const std::string& table) const { return stored_->size(table); }
 
-  /// Returns whether the reference is the policy without its adapter, and has no store of its own.
-  bool shares_store() const { return reference_.shares_store(); }
-  /// Returns where the reference's weights are from: "random, seed 1", "the model without its
-  /// adapter".
-  const std::string& described() const { return reference_.described(); }
+  const FrozenModel& reference() const { return reference_; }
 
  private:
   std::vector<double> of_reference(const engine::Batch& batch, int64_t micro_batches);

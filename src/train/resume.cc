@@ -176,6 +176,8 @@ std::string Position::to_json() const {
       .member("mesh_hash", certificate.mesh.hex())
       .member("mesh", certificate.ranks)
       .member("began_with", began_with)
+      .member("base_files", frozen.base)
+      .member("reference_files", frozen.reference)
       .member("steps", course.steps)
       .member("steps_since", course.since)
       .member("way_done", course.done)
@@ -206,6 +208,12 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   }
   if (in.has("began_with")) {
     position.began_with = in.get_string("began_with");
+  }
+  for (const auto& [key, files] : {std::pair("base_files", &position.frozen.base),
+                                   {"reference_files", &position.frozen.reference}}) {
+    if (in.has(key)) {
+      *files = in.at(key).as_strings();
+    }
   }
   position.course.steps = in.get_int("steps", 0);
   position.course.since = in.get_int("steps_since", 0);

@@ -252,10 +252,8 @@ void Trainer::set_up() {
   if (run_.config.prefers()) {
     preferences_ = std::make_unique<Preferences>(run_, programs_);
     if (is_first()) {
-      fmt::print("reference {}\n", preferences_->described());
-      if (!preferences_->shares_store()) {
-        warn_of_reference(run_, start_, run_.config.preference.reference);
-      }
+      fmt::print("reference {}\n", preferences_->reference().described());
+      check_reference(preferences_->reference(), start_);
     }
   }
   prediction_ = preflight(run_, programs_, *data_, start_.describe(), ranks_,
@@ -294,7 +292,7 @@ PreferenceRows Trainer::preference_rows() const { return {*data_, *loader_, mism
 /// adapter (`shared`) runs once that is there.
 void Trainer::compute_reference_values(bool shared) {
   const bool wanted = preferences_ && run_.config.preference.precompute_ref_log_probs;
-  if (!wanted || preferences_->shares_store() != shared) return;
+  if (!wanted || preferences_->reference().shares_store() != shared) return;
   // Steps that fit into a time are not known for sure.
   const int64_t steps = section_.minutes > 0 ? 0 : course_.steps;
   compute_reference(run_, programs_, preference_rows(), steps, *preferences_);
@@ -495,6 +493,7 @@ void Trainer::save(const StepsDone& done) {
   position.fingerprint = data_->fingerprint();
   position.certificate = prediction_.certificate;
   position.began_with = start_.began_with;
+  position.frozen = start_.frozen;
   position.course = course_;
   position.skipped = done.skipped;
   position.time_s = done.seconds;

@@ -16,7 +16,7 @@ import time
 import unittest
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from reference_util import DENSE, MOE, Folder, cli_util, forward, random_weights
 
 TOLERANCE = 1e-9
@@ -288,6 +288,44 @@ class Objectives(Folder):
             run = self.run_file(name, "dense", kind, {}, {}, adapter)
             again = ("--set", "model.path=" + self.path("dense/"))
             self.assertNotIn("the training began", said(run, 1) + said(run, 2, *again), name)
+
+    def test_frozen_weights_replaced_under_their_path(self):
+        """A resumed run says so if its base's or its reference's file is another one than at the beginning."""
+        for kind in ("sft", "dpo"):
+            self.prepare("dense", DENSE, kind)
+        lora = {"type": "lora", "r": 4, "targets": ["q_proj"]}
+        for name, kind, adapter, what in (("of-base", "sft", lora, "adapter's base is read"),
+                                          ("of-start", "dpo", None, "reference is read again"),
+                                          ("of-name", "dpo", None, "reference is read again")):
+            folder = self.path(name + "-model")
+            shutil.copytree(self.path("dense"), folder)
+            named = name == "of-name"
+            run = self.run_file(name, "dense" if named else name + "-model", kind, {}, {"reference": folder} if named else {},
+                                adapter)
+
+            def said(steps):
+                r = subprocess.run([cli_util.HOCKET, "train", run, "--set", f"train.steps={steps}"],  # noqa: B023
+                                   capture_output=True, text=True)
+                self.assertEqual(r.returncode, 0, r.stderr)
+                return r.stderr
+
+            self.assertNotIn("the training began", said(1) + said(2), name)
+            # What is beside the weights does not matter.
+            os.utime(folder + "/tokenizer.json")
+            self.assertNotIn("the training began", said(3), name)
+            save_file(random_weights(DENSE, seed=12), folder + "/model.safetensors", {"format": "pt"})
+            for steps in (4, 5):
+                self.assertRegex(said(steps), what + " from " + re.escape(folder) + ", where model.safetensors has another size or "
+                                 "time than when the training began")
+
+    def test_a_reference_with_an_adapter_names_its_base(self):
+        for kind in ("sft", "dpo"):
+            self.prepare("dense", DENSE, kind)
+        adapter = {"type": "lora", "r": 4, "targets": ["q_proj"]}
+        self.hocket("train", self.run_file("an-adapter", "dense", "sft", {}, {}, adapter), "--set", "train.steps=1")
+        run = self.run_file("beside-it", "dense", "dpo", {}, {"reference": self.path("an-adapter")})
+        self.assertRegex(self.hocket("train", run, "--set", "train.steps=1"),
+                         r"reference from \S*/dense and \S*/an-adapter/checkpoints/step-000001\n")
 
     def test_values_of_a_reference_outlive_a_kill(self):
         """They are kept while they are computed: a run that is killed goes on from them, with the losses of one that is not."""
