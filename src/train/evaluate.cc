@@ -50,6 +50,10 @@ std::string fingerprint_of(const HeldOutSet& set, int64_t sequences) {
   return hasher.add(set.fingerprint).add(std::ssize(chosen_of(set, sequences))).finish().hex();
 }
 
+std::string table_of(const HeldOutSet& set) {
+  return fmt::format("{} {}", set.name, set.fingerprint);
+}
+
 void for_each_batch(const HeldOutSet& set, const std::vector<int64_t>& which,
                     const engine::Compiled& program, bool answers,
                     const std::function<void(HeldOutBatch&)>& take) {
@@ -61,7 +65,7 @@ void for_each_batch(const HeldOutSet& set, const std::vector<int64_t>& which,
     if (set.mismatched) {
       of.mismatched = of.batch;
     }
-    of.numbers.table = fmt::format("{} {}", set.name, set.fingerprint);
+    of.numbers.table = table_of(set);
     of.numbers.rows.assign(static_cast<size_t>(of.batch.rows), -1);
     for (int64_t r = 0; r < of.batch.rows && next < which.size(); ++r, ++next) {
       of.bytes += set.rows->fill(which[next], of.batch.row(r));

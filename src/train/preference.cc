@@ -238,7 +238,7 @@ std::string Preferences::identity() const {
   return hasher.finish().hex();
 }
 
-void Preferences::begin_computing(const std::string& path) {
+void Preferences::begin_computing(const std::string& path, const std::vector<std::string>& tables) {
   comm::Processes& processes = policy_.ranks().processes();
   const bool first = processes.index() == 0;
   // Times of files differ between hosts: the first process says which reference it is.
@@ -248,8 +248,11 @@ void Preferences::begin_computing(const std::string& path) {
   stored_ = std::make_unique<ReferenceLogprobs>(key, AnswerPlaces(run_, 1, 1).per_micro_batch());
   const std::string bytes = processes.broadcast(first && file_exists(path) ? read_file(path) : "");
   if (bytes.empty()) return;
-  if (!stored_->take(bytes, path) && first) {
-    fmt::print("{} is of another reference: computed again\n", path);
+  const bool taken = stored_->take(bytes, path);
+  const bool of_others = taken && stored_->keep_only(tables);
+  if (first && (!taken || of_others)) {
+    fmt::print("{} is of {}: computed again\n", path,
+               taken ? "other rows (data, masks, packing or order)" : "another reference");
   }
 }
 

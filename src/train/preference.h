@@ -121,9 +121,9 @@ class Preferences {
   Divergence divergence_of(engine::Batch& mismatched, int64_t micro_batches,
                            const RowNumbers& numbers);
 
-  /// Reads the file of this reference, with preference.precompute_ref_log_probs. From here to
-  /// end_computing(), compute() adds to it. All processes call.
-  void begin_computing(const std::string& path);
+  /// Reads these tables of the file of this reference, with preference.precompute_ref_log_probs.
+  /// From here to end_computing(), compute() adds to it. All processes call.
+  void begin_computing(const std::string& path, const std::vector<std::string>& tables);
   /// Returns whether the reference's values of all rows of a batch are known.
   bool knows(const RowNumbers& numbers, bool mismatched) const;
   /// Computes the values that prepare() needs of the reference for this batch, and writes the file

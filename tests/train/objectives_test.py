@@ -260,6 +260,21 @@ class Objectives(Folder):
         os.utime(self.path("dense/model.safetensors"))
         self.assertIn("is of another reference", self.hocket("train", run, "--set", f"train.steps={STEPS + 1}"))
 
+        # So is one of other rows, as far as they are others: those of a new held-out set, then of other training data.
+        note, held = "is of other rows", "data.evaluation=[{name: e, path: %s}]" % self.path("dpo.jsonl")
+        words = ("--set", "train.eval_every=1", "--set", f"train.steps={STEPS + 2}")
+        self.assertNotIn(note, self.hocket("train", run, *words, "--set", held))
+        with open(self.path("other.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(dict(e, chosen=e["chosen"] + " x")) + "\n" for e in examples("dpo"))
+        words = ("--set", "train.eval_every=1", "--set", f"train.steps={STEPS + 3}")
+        self.assertIn(note, self.hocket("train", run, *words, "--set", held.replace("dpo.jsonl", "other.jsonl")))
+        shutil.rmtree(run.removesuffix(".yaml") + "/checkpoints")
+        shutil.copy(self.path("other.jsonl"), self.path("dpo.jsonl"))
+        self.assertIn(note, self.hocket("train", run, "--set", "train.steps=1"))
+        with open(kept, "rb") as f:
+            self.assertEqual(len(json.loads(f.read().split(b"\n", 1)[0])["tables"]), 1)
+        self.assertNotIn(note, self.hocket("train", run, "--set", "train.steps=2"))
+
     def test_a_reference_with_newer_checkpoints(self):
         """A run that is resumed says so if the run that it began with, of which its reference or its base is, has gone on."""
         for kind in ("sft", "dpo"):
