@@ -245,6 +245,10 @@ void Trainer::set_up() {
   data_->check(start_.weights ? start_.weights->file().path() : "");
   // Data shorter than one sequence are reported before anything is timed.
   open_rows();
+  const std::string note = note_of_step(section_, loader_->sequences_per_epoch());
+  if (is_first() && !note.empty()) {
+    fmt::print("{}\n", note);
+  }
   if (options_.parsed_program) {
     programs_.replace(engine::training(run_),
                       engine::compile_program_text(run_, *options_.parsed_program));

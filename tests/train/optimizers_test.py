@@ -147,6 +147,8 @@ class Training(Folder):
         self.assertTrue(3 * one - 3 < three <= 3 * one, (one, three))
         told = self.hocket("train", self.path("epochs.yaml"))
         self.assertIn("raise train.epochs", told)
+        whole = self.run_of("whole-epoch", {"steps": None, "epochs": 1, "global_batch": 2 * 2 * one})
+        self.assertRegex(self.hocket("train", whole), r"a step of train.global_batch \d+ reads the data 2.\d times: an epoch has")
 
     def held_out(self):
         """Prepares data with held-out files, once."""
