@@ -325,7 +325,7 @@ class Objectives(Folder):
                 return r.stderr
 
             self.assertNotIn("the training began", said(1) + said(2), name)
-            # What is beside the weights does not matter.
+            # A tokenizer beside the weights does not matter.
             os.utime(folder + "/tokenizer.json")
             self.assertNotIn("the training began", said(3), name)
             save_file(random_weights(DENSE, seed=12), folder + "/model.safetensors", {"format": "pt"})
