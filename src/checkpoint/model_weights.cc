@@ -44,12 +44,6 @@ std::string some(const std::vector<std::string>& names) {
   return text;
 }
 
-/// Returns the path of the weights: an adapter's are those of its base.
-std::string base_path(const std::string& path) {
-  if (!is_adapter(path)) return path;
-  return resolve_model(base_of(path), Need::weights).folder;
-}
-
 /// Rounds numbers to a type.
 void store_as(DType dtype, const std::vector<double>& values, void* to) {
   const auto put = [&]<typename T>(T* out, auto&& rounded) {
@@ -73,7 +67,7 @@ void store_as(DType dtype, const std::vector<double>& values, void* to) {
 
 ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& config,
                            const std::string& adapter)
-    : file_(open_tensors(base_path(path))), params_(models::weight_map(config)) {
+    : file_(open_tensors(base_folder(path))), params_(models::weight_map(config)) {
   // Requires a match in both directions: every parameter finds its tensors, and every tensor
   // belongs to a parameter. Otherwise the model would differ from the one that was saved.
   // Checkpoints of the bare model (AutoModel) name every tensor without the prefix.

@@ -219,6 +219,10 @@ ModelLocation with_adapter(ModelLocation at, const std::string& adapter) {
   return at;
 }
 
+std::string base_folder(const std::string& path) {
+  return is_adapter(path) ? resolve_model(base_of(path), Need::weights).folder : path;
+}
+
 ModelLocation resolve_model(const std::string& model, Need need, comm::Processes& processes) {
   ModelLocation at = find_model(model, need, processes);
   if (need != Need::config && !at.has_weights) {

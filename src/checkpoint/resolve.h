@@ -40,6 +40,9 @@ enum class Need {
 ModelLocation resolve_model(const std::string& model, Need need,
                             comm::Processes& processes = comm::alone());
 
+/// Returns the folder or file of the weights at `path`: of an adapter's folder that of its base.
+std::string base_folder(const std::string& path);
+
 /// Returns a location with an adapter to merge into its weights: an adapter's folder, or a run's
 /// (then its newest checkpoint). Throws Error if there is none, or if the model has an adapter
 /// already.

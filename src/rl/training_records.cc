@@ -129,6 +129,7 @@ void Training::save() {
   position.fingerprint = data_.fingerprint();
   position.certificate = certificate_;
   position.began_with = start_.began_with;
+  position.frozen = start_.frozen;
   position.course = course_;
   position.skipped = done.skipped;
   position.time_s = done.seconds;

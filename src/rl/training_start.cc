@@ -68,6 +68,9 @@ void Training::set_up() {
     critic_.emplace(run_, ranks_, stop_);
   }
   describe(compiled);
+  if (is_first() && learner_->reference()) {
+    train::check_reference(*learner_->reference(), start_);
+  }
   train::Prediction proven;
   train::prove(run_, compiled, nullptr, proven);
   certificate_ = proven.certificate;
@@ -106,9 +109,6 @@ void Training::describe(const engine::Compiled& compiled) const {
       limited ? "within top_k, top_p and min_p" : "from all of them");
   if (const train::FrozenModel* reference = learner_->reference()) {
     print_once("         reference {}\n", reference->described());
-    if (is_first() && !reference->shares_store()) {
-      train::warn_of_reference(run_, start_, rl_.reference);
-    }
   }
 }
 

@@ -14,6 +14,14 @@ bool Best::take(int64_t at, double value, double min_delta) {
   return true;
 }
 
+Best continued(const Best& before, const std::string& set, const std::string& rows) {
+  const bool compares = before.set == set && (before.rows.empty() || before.rows == rows);
+  Best best = compares ? before : Best();
+  best.set = set;
+  best.rows = rows;
+  return best;
+}
+
 void write_best(const std::string& path, const Best& best, const std::string& checkpoint) {
   const std::string tag = best.set.empty() ? "eval/loss" : "eval/" + best.set + "/loss";
   write_file_atomic(path, JsonWriter()

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/math.h"
 #include "base/text.h"
@@ -44,6 +45,15 @@ std::vector<int64_t> chosen_of(const HeldOutSet& set, int64_t sequences) {
   return set.rows->sample(sequences > 0 ? std::min(sequences, all) : all);
 }
 
+std::string fingerprint_of(const HeldOutSet& set, int64_t sequences) {
+  Hasher hasher;
+  return hasher.add(set.fingerprint).add(std::ssize(chosen_of(set, sequences))).finish().hex();
+}
+
+std::string table_of(const HeldOutSet& set) {
+  return fmt::format("{} {}", set.name, set.fingerprint);
+}
+
 void for_each_batch(const HeldOutSet& set, const std::vector<int64_t>& which,
                     const engine::Compiled& program, bool answers,
                     const std::function<void(HeldOutBatch&)>& take) {
@@ -55,7 +65,7 @@ void for_each_batch(const HeldOutSet& set, const std::vector<int64_t>& which,
     if (set.mismatched) {
       of.mismatched = of.batch;
     }
-    of.numbers.table = fmt::format("{} {}", set.name, set.fingerprint);
+    of.numbers.table = table_of(set);
     of.numbers.rows.assign(static_cast<size_t>(of.batch.rows), -1);
     for (int64_t r = 0; r < of.batch.rows && next < which.size(); ++r, ++next) {
       of.bytes += set.rows->fill(which[next], of.batch.row(r));
@@ -76,6 +86,7 @@ struct Evaluator::Impl {
 
   HeldOut evaluate(const HeldOutSet& set, const std::vector<int64_t>& which,
                    const std::function<void(int64_t)>& progress);
+  std::optional<double> divergence_of(const HeldOutSet& set, const std::vector<int64_t>& which);
 };
 
 Evaluator::Evaluator(const engine::Run& run, const TrainingData& data, engine::Programs& programs,
@@ -108,6 +119,19 @@ std::vector<HeldOut> Evaluator::run(int64_t sequences,
   return results;
 }
 
+/// Returns the divergence on all these sequences, for kto.
+std::optional<double> Evaluator::Impl::divergence_of(const HeldOutSet& set,
+                                                     const std::vector<int64_t>& which) {
+  if (!preferences || !set.mismatched) return std::nullopt;
+  const engine::Compiled& program = reader.session().compiled();
+  Divergence divergence;
+  for_each_batch(set, which, program, true, [&](HeldOutBatch& of) {
+    divergence.add(
+        preferences->divergence_of(*of.mismatched, program.program.num_micro_batches, of.numbers));
+  });
+  return divergence.value();
+}
+
 /// Sequences of one set, a batch after the other.
 HeldOut Evaluator::Impl::evaluate(const HeldOutSet& set, const std::vector<int64_t>& which,
                                   const std::function<void(int64_t)>& progress) {
@@ -117,13 +141,14 @@ HeldOut Evaluator::Impl::evaluate(const HeldOutSet& set, const std::vector<int64
   result.sequences = std::ssize(which);
   result.of = set.rows->size();
   PreferenceStats stats(run.config);
+  const std::optional<double> divergence = divergence_of(set, which);
   int64_t done = 0;
   const auto run_batch = [&](HeldOutBatch& of) {
     result.bytes += of.bytes;
     std::optional<PreferenceInputs> inputs;
     if (preferences) {
-      inputs.emplace(preferences->prepare(of.batch, of.mismatched ? &*of.mismatched : nullptr,
-                                          session.program().num_micro_batches, of.numbers));
+      inputs.emplace(preferences->prepare(of.batch, divergence, session.program().num_micro_batches,
+                                          of.numbers));
     }
     session.feed(of.batch);
     session.step();

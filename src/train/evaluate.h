@@ -52,6 +52,12 @@ struct HeldOutBatch {
 /// 0: all.
 std::vector<int64_t> chosen_of(const HeldOutSet& set, int64_t sequences);
 
+/// Returns the identity of the sequences that an evaluation of `sequences` reads.
+std::string fingerprint_of(const HeldOutSet& set, int64_t sequences);
+
+/// Returns the table of a set's rows (RowNumbers).
+std::string table_of(const HeldOutSet& set);
+
 /// Calls the function with these sequences of a set, a batch of the program after the other.
 /// `answers`: with their answers.
 void for_each_batch(const HeldOutSet& set, const std::vector<int64_t>& which,

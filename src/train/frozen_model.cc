@@ -65,25 +65,25 @@ void expect_same_network(const models::ModelConfig& policy, const std::string& c
 
 FrozenModel::FrozenModel(const engine::Run& run, const std::string& model, engine::Programs& policy,
                          TrainedReaders& readers)
-    : run_(run), frozen_(run), policy_(policy), readers_(readers) {
+    : run_(run), frozen_(run), policy_(policy), readers_(readers), named_(!model.empty()) {
   frozen_.lora.reset();
   // Nothing of it is trained, and patterns may be of the adapter.
   frozen_.config.train.freeze.clear();
   frozen_.config.rl.routing_replay = false;  // the policy's experts are not its own
-  if (!model.empty()) {
+  if (named_) {
     const checkpoint::ModelLocation at =
         checkpoint::resolve_model(model, checkpoint::Need::weights);
     expect_same_network(run.model, at.config_file);
     frozen_.weights = at.folder;
     frozen_.adapter = at.adapter;
   }
-  shares_ = run.lora && run.lora->modules_to_save.empty() && run.adapter.empty() && model.empty();
+  shares_ = run.lora && run.lora->modules_to_save.empty() && run.adapter.empty() && !named_;
   if (shares_) {
     described_ = "the model without its adapter";
     return;
   }
   described_ = frozen_.weights.empty() ? fmt::format("random, seed {}", run.config.train.seed)
-                                       : "from " + frozen_.weights;
+                                       : "from " + checkpoint::base_folder(frozen_.weights);
   if (!frozen_.adapter.empty()) {
     described_ += " and " + frozen_.adapter;
   }

@@ -38,6 +38,8 @@ class FrozenModel {
   const engine::Run& run() const { return frozen_; }
   /// Returns whether it is the policy without its adapter, and has no store of its own.
   bool shares_store() const { return shares_; }
+  /// Returns whether MODEL was given.
+  bool is_named() const { return named_; }
   /// Returns where its weights are from: "random, seed 1", "the model without its adapter".
   const std::string& described() const { return described_; }
   /// Returns the program of log-probabilities (engine::logprobs).
@@ -56,6 +58,7 @@ class FrozenModel {
   engine::Run frozen_;
   engine::Programs& policy_;
   TrainedReaders& readers_;
+  const bool named_;
   bool shares_ = false, loaded_ = false;
   std::unique_ptr<engine::Programs> programs_;  ///< null: it shares the policy's store
   std::string described_;

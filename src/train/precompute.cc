@@ -36,6 +36,23 @@ void compute_training(const engine::Run& run, const engine::Compiled& program,
   }
 }
 
+/// Returns the tables of all rows that a training and its evaluations read.
+std::vector<std::string> tables_of(const PreferenceRows& rows,
+                                   const std::vector<HeldOutSet>& sets) {
+  std::vector<RowNumbers> all = {rows.numbers_of(1, 0)};
+  for (const HeldOutSet& set : sets) {
+    all.push_back({table_of(set), {}});
+  }
+  std::vector<std::string> tables;
+  for (const RowNumbers& numbers : all) {
+    tables.push_back(numbers.table);
+    if (rows.mismatched) {
+      tables.push_back(numbers.mismatched());
+    }
+  }
+  return tables;
+}
+
 void compute_held_out(const engine::Run& run, const engine::Compiled& program,
                       const HeldOutSet& set, Preferences& preferences) {
   const engine::TrainSection& train = run.config.train;
@@ -61,10 +78,12 @@ RowNumbers PreferenceRows::numbers_of(int64_t step, int64_t global_batch) const 
 
 void compute_reference(const engine::Run& run, engine::Programs& programs,
                        const PreferenceRows& rows, int64_t steps, Preferences& preferences) {
-  preferences.begin_computing(join_path(run.config.output.dir, "reference_logprobs.bin"));
+  const std::vector<HeldOutSet> sets = rows.data.held_out();
+  preferences.begin_computing(join_path(run.config.output.dir, "reference_logprobs.bin"),
+                              tables_of(rows, sets));
   Progress progress;
   compute_training(run, programs.compiled(), rows, steps, preferences, progress);
-  for (const HeldOutSet& set : rows.data.held_out()) {
+  for (const HeldOutSet& set : sets) {
     progress.update("reference, once: held-out sequences");
     compute_held_out(run, programs.compiled(engine::evaluation(run)), set, preferences);
   }

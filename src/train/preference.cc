@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <span>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -16,6 +14,7 @@
 #include "graph/names.h"
 #include "models/config.h"
 #include "run/describe.h"
+#include "train/weight_files.h"
 
 namespace hocket::train {
 
@@ -101,15 +100,7 @@ int64_t AnswerPlaces::count(const std::vector<bool>& of_rows) const {
 void PreferenceStats::add(const PreferenceInputs& inputs, const AnswerOutputs& outputs) {
   const AnswerPlaces& places = inputs.places;
   const std::vector<double>&policy = outputs.logprobs, &reference = inputs.reference;
-  const auto per_micro_batch = static_cast<size_t>(places.per_micro_batch());
-  for (size_t m = 0; m < inputs.divergences.size(); ++m) {
-    // The last micro-batches of an evaluation may be padding alone.
-    const std::span<const int32_t> sides =
-        std::span(places.sides()).subspan(m * per_micro_batch, per_micro_batch);
-    if (std::all_of(sides.begin(), sides.end(), [](int32_t side) { return side == 0; })) continue;
-    divergences_ += inputs.divergences[m];
-    ++micro_batches_;
-  }
+  divergence_ = inputs.divergence;
   const double beta = config_.preference.beta;
   const bool pairs = config_.objective == engine::Objective::dpo;
   for (size_t at = 0; at < places.sides().size(); ++at) {
@@ -149,8 +140,8 @@ Values PreferenceStats::means() const {
   } else if (chosen_.count > 0 && rejected_.count > 0) {
     values.push_back({"rewards/margins", chosen_.mean_reward() - rejected_.mean_reward()});
   }
-  if (micro_batches_ > 0) {
-    values.push_back({"kl", divergences_ / static_cast<double>(micro_batches_)});
+  if (divergence_) {
+    values.push_back({"kl", *divergence_});
   }
   return values;
 }
@@ -187,24 +178,6 @@ std::vector<double> run_on(engine::Session& session, const engine::Batch& batch)
   return of_places(session, names::kAnswerLogprobs);
 }
 
-/// Returns, per micro-batch, the mean distance of the policy from the reference, at least 0.
-std::vector<double> divergences_of(const AnswerPlaces& places, const std::vector<double>& policy,
-                                   const std::vector<double>& reference) {
-  const auto per_micro_batch = static_cast<size_t>(places.per_micro_batch());
-  std::vector<double> list;
-  for (size_t begin = 0; begin < policy.size(); begin += per_micro_batch) {
-    double sum = 0;
-    int64_t answers = 0;
-    for (size_t at = begin; at < begin + per_micro_batch; ++at) {
-      if (places.sides()[at] == 0) continue;
-      sum += policy[at] - reference[at];
-      ++answers;
-    }
-    list.push_back(answers > 0 ? std::max(0.0, sum / static_cast<double>(answers)) : 0);
-  }
-  return list;
-}
-
 }  // namespace
 
 std::vector<double> Preferences::of_reference(const engine::Batch& batch, int64_t micro_batches) {
@@ -215,21 +188,33 @@ std::vector<double> Preferences::of_policy(const engine::Batch& batch, int64_t m
   return run_on(readers_.now(engine::logprobs(run_, {.num_micro_batches = micro_batches})), batch);
 }
 
-PreferenceInputs Preferences::prepare(engine::Batch& batch, engine::Batch* mismatched,
+PreferenceInputs Preferences::prepare(engine::Batch& batch, std::optional<double> divergence,
                                       int64_t micro_batches, const RowNumbers& numbers) {
-  PreferenceInputs inputs{AnswerPlaces(run_, batch.rows, micro_batches), {}, {}};
+  PreferenceInputs inputs{AnswerPlaces(run_, batch.rows, micro_batches), {}, divergence};
   inputs.places.number(batch);
   inputs.reference = values_of(batch, micro_batches, numbers.table, numbers.rows);
   batch.more.keep(names::kReference, inputs.reference);
-  if (mismatched) {
-    AnswerPlaces places(run_, mismatched->rows, micro_batches);
-    places.number(*mismatched);
-    const std::vector<double> reference =
-        values_of(*mismatched, micro_batches, numbers.mismatched(), numbers.rows);
-    inputs.divergences = divergences_of(places, of_policy(*mismatched, micro_batches), reference);
-    batch.more.keep(names::kDivergence, inputs.divergences);
+  if (divergence) {
+    batch.more.keep(names::kDivergence,
+                    std::vector<double>(static_cast<size_t>(micro_batches), *divergence));
   }
   return inputs;
+}
+
+Divergence Preferences::divergence_of(engine::Batch& mismatched, int64_t micro_batches,
+                                      const RowNumbers& numbers) {
+  AnswerPlaces places(run_, mismatched.rows, micro_batches);
+  places.number(mismatched);
+  const std::vector<double> reference =
+      values_of(mismatched, micro_batches, numbers.mismatched(), numbers.rows);
+  const std::vector<double> policy = of_policy(mismatched, micro_batches);
+  Divergence divergence;
+  for (size_t at = 0; at < policy.size(); ++at) {
+    if (places.sides()[at] == 0) continue;
+    divergence.sum += policy[at] - reference[at];
+    ++divergence.answers;
+  }
+  return divergence;
 }
 
 std::vector<double> Preferences::values_of(const engine::Batch& batch, int64_t micro_batches,
@@ -238,44 +223,22 @@ std::vector<double> Preferences::values_of(const engine::Batch& batch, int64_t m
   return stored_ ? stored_->of(table, rows) : of_reference(batch, micro_batches);
 }
 
-namespace {
-
-/// Returns names, sizes and times of the files of weights at a path: a folder, or a file.
-std::string files_at(const std::string& path) {
-  std::vector<std::string> files = {path};
-  if (is_directory(path)) {
-    files.clear();
-    for (const std::string& name : list_dir(path)) {
-      if (name.ends_with(".safetensors") || name.ends_with(".gguf") || name.ends_with(".json")) {
-        files.push_back(join_path(path, name));
-      }
-    }
-    std::sort(files.begin(), files.end());
-  }
-  std::string text;
-  for (const std::string& file : files) {
-    const auto time = std::filesystem::last_write_time(file).time_since_epoch();
-    text += fmt::format("{} {} {}\n", file, file_size(file), time.count());
-  }
-  return text;
-}
-
-}  // namespace
-
 /// Names all that the reference's values depend on beside the rows.
 std::string Preferences::identity() const {
   Hasher hasher;
   const engine::Run& frozen = reference_.run();
-  hasher.add(described()).add(frozen.config.model.dtype).add(engine::describe(frozen.model));
+  hasher.add(reference_.described())
+      .add(frozen.config.model.dtype)
+      .add(engine::describe(frozen.model));
   hasher.add(models::values_of(frozen.model).dump());
   hasher.add(static_cast<uint64_t>(run_.config.train.seed));
-  for (const std::string& path : {frozen.weights, frozen.adapter}) {
-    hasher.add(path.empty() ? "" : files_at(path));
+  for (const std::string& file : weight_files(frozen.weights, frozen.adapter)) {
+    hasher.add(file).add("\n");
   }
   return hasher.finish().hex();
 }
 
-void Preferences::begin_computing(const std::string& path) {
+void Preferences::begin_computing(const std::string& path, const std::vector<std::string>& tables) {
   comm::Processes& processes = policy_.ranks().processes();
   const bool first = processes.index() == 0;
   // Times of files differ between hosts: the first process says which reference it is.
@@ -285,8 +248,11 @@ void Preferences::begin_computing(const std::string& path) {
   stored_ = std::make_unique<ReferenceLogprobs>(key, AnswerPlaces(run_, 1, 1).per_micro_batch());
   const std::string bytes = processes.broadcast(first && file_exists(path) ? read_file(path) : "");
   if (bytes.empty()) return;
-  if (!stored_->take(bytes, path) && first) {
-    fmt::print("{} is of another reference: computed again\n", path);
+  const bool taken = stored_->take(bytes, path);
+  const bool of_others = taken && stored_->keep_only(tables);
+  if (first && (!taken || of_others)) {
+    fmt::print("{} is of {}: computed again\n", path,
+               taken ? "other rows (data, masks, packing or order)" : "another reference");
   }
 }
 

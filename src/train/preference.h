@@ -3,8 +3,10 @@
 // frozen reference, and the metrics of the step.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,11 +50,27 @@ class AnswerPlaces {
   std::vector<int32_t> sides_;
 };
 
+/// Estimate of the policy's divergence from the reference, for kto: the mean of the differences of
+/// log-probabilities over all mismatched answers of a step, or of an evaluation.
+struct Divergence {
+  double sum = 0;
+  int64_t answers = 0;
+
+  void add(const Divergence& other) {
+    sum += other.sum;
+    answers += other.answers;
+  }
+  /// Returns the mean, at least 0.
+  double value() const {
+    return answers > 0 ? std::max(0.0, sum / static_cast<double>(answers)) : 0;
+  }
+};
+
 /// Inputs of a step's loss and metrics, beside the policy's log-probabilities.
 struct PreferenceInputs {
   AnswerPlaces places;
-  std::vector<double> reference;    ///< log-probability of every place
-  std::vector<double> divergences;  ///< kto: of every micro-batch
+  std::vector<double> reference;     ///< log-probability of every place
+  std::optional<double> divergence;  ///< kto: Divergence::value()
 };
 
 /// Outputs of a step under the policy, by place: sums over an answer's tokens of their
@@ -61,7 +79,7 @@ struct AnswerOutputs {
   std::vector<double> logprobs, logits;
 };
 
-/// Sums of a step's answers, for their means over steps.
+/// Sums of a step's answers, for their means over steps. The divergence is that of the last one.
 class PreferenceStats {
  public:
   explicit PreferenceStats(const engine::RunConfig& config) : config_(config) {}
@@ -77,8 +95,9 @@ class PreferenceStats {
   };
   const engine::RunConfig& config_;
   Sum chosen_, rejected_;
-  double margins_ = 0, divergences_ = 0;
-  int64_t right_ = 0, micro_batches_ = 0;
+  double margins_ = 0;
+  std::optional<double> divergence_;
+  int64_t right_ = 0;
 };
 
 /// The steps that a batch of answers needs before that of its loss, and the frozen reference.
@@ -93,14 +112,18 @@ class Preferences {
   /// Reads the reference's weights: those of preference.reference, else those that a training
   /// begins with. All processes call.
   void load();
-  /// Numbers the answers of a batch and adds the inputs of its loss; `mismatched`: with kto the
-  /// same prompts before other answers. `numbers`: of its rows. All processes call.
-  PreferenceInputs prepare(engine::Batch& batch, engine::Batch* mismatched, int64_t micro_batches,
+  /// Numbers the answers of a batch and adds the inputs of its loss; `divergence`: with kto.
+  /// `numbers`: of its rows. All processes call.
+  PreferenceInputs prepare(engine::Batch& batch, std::optional<double> divergence,
+                           int64_t micro_batches, const RowNumbers& numbers);
+  /// Returns the divergence on a batch of kto's mismatched rows; `numbers`: of the rows with their
+  /// own answers. All processes call.
+  Divergence divergence_of(engine::Batch& mismatched, int64_t micro_batches,
                            const RowNumbers& numbers);
 
-  /// Reads the file of this reference, with preference.precompute_ref_log_probs. From here to
-  /// end_computing(), compute() adds to it. All processes call.
-  void begin_computing(const std::string& path);
+  /// Reads these tables of the file of this reference, with preference.precompute_ref_log_probs.
+  /// From here to end_computing(), compute() adds to it. All processes call.
+  void begin_computing(const std::string& path, const std::vector<std::string>& tables);
   /// Returns whether the reference's values of all rows of a batch are known.
   bool knows(const RowNumbers& numbers, bool mismatched) const;
   /// Computes the values that prepare() needs of the reference for this batch, and writes the file
@@ -112,11 +135,7 @@ class Preferences {
   /// Returns the rows of a table with known values.
   int64_t known(const std::string& table) const { return stored_->size(table); }
 
-  /// Returns whether the reference is the policy without its adapter, and has no store of its own.
-  bool shares_store() const { return reference_.shares_store(); }
-  /// Returns where the reference's weights are from: "random, seed 1", "the model without its
-  /// adapter".
-  const std::string& described() const { return reference_.described(); }
+  const FrozenModel& reference() const { return reference_; }
 
  private:
   std::vector<double> of_reference(const engine::Batch& batch, int64_t micro_batches);

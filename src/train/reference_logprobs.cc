@@ -74,6 +74,13 @@ std::vector<double> ReferenceLogprobs::of(const std::string& table,
   return out;
 }
 
+bool ReferenceLogprobs::keep_only(const std::vector<std::string>& tables) {
+  const size_t dropped = std::erase_if(tables_, [&](const auto& named) {
+    return std::find(tables.begin(), tables.end(), named.first) == tables.end();
+  });
+  return dropped > 0 && tables_.size() < tables.size();
+}
+
 int64_t ReferenceLogprobs::size(const std::string& table) const {
   const auto found = tables_.find(table);
   return found == tables_.end() ? 0 : std::ssize(found->second.places);

@@ -33,6 +33,9 @@ class ReferenceLogprobs {
            std::span<const double> values);
   /// Returns the values of a batch, [rows, per_row]; of padding zeros. Requires: has().
   std::vector<double> of(const std::string& table, const std::vector<int64_t>& rows) const;
+  /// Drops the tables that are not among these. Returns whether some were dropped and some of these
+  /// are unknown: then the values were of other rows.
+  bool keep_only(const std::vector<std::string>& tables);
   /// Returns the number of rows of a table that are known.
   int64_t size(const std::string& table) const;
 

@@ -51,10 +51,15 @@ template <typename Compare>
 void compare_adapters(const json& saved, const json& now, const Compare& compare) {
   engine::RunConfig defaults;
   const json otherwise = parse_config(defaults, "{}", "defaults").to_json().at("adapter");
+  const auto compare_key = [&](const std::string& key) {
+    const json::json_pointer at("/adapter/" + key);
+    compare("adapter." + key, saved.contains(at) ? saved.at(at) : otherwise.at(key),
+            now.at("adapter").at(key));
+  };
+  compare_key("type");  // the others follow from it
   for (const auto& [key, value] : now.at("adapter").items()) {
     if (key == "path" || key == "dropout") continue;
-    const json::json_pointer at("/adapter/" + key);
-    compare("adapter." + key, saved.contains(at) ? saved.at(at) : otherwise.at(key), value);
+    compare_key(key);
   }
 }
 
@@ -109,6 +114,41 @@ void compare_rl(const json& saved, const json& now, const Compare& compare) {
   }
 }
 
+/// Compares the keys that decide which tokens examples or prompts become, and which are held out.
+template <typename Compare>
+void compare_sources(const json& saved, const json& now, const Compare& compare) {
+  engine::RunConfig defaults;
+  const json otherwise = parse_config(defaults, "{}", "defaults").to_json();
+  for (const char* key : {"data/sources", "data/train_on", "data/chat_template", "data/tokenizer",
+                          "data/split_special_tokens", "data/valid_fraction", "data/packing",
+                          "data/truncate", "data/split_texts", "model/path"}) {
+    const json::json_pointer at(std::string("/") + key);
+    std::string name = key;
+    std::replace(name.begin(), name.end(), '/', '.');
+    compare_parts(name, saved.contains(at) ? saved.at(at) : otherwise.at(at), now.at(at), compare);
+  }
+}
+
+/// Throws Error for examples or prompts that are not those of the checkpoint: with the keys that
+/// differ, otherwise their files do.
+void fail_for_examples(const json& saved, const json& now, const checkpoint::Checkpoint& from) {
+  std::vector<std::string> before, after;  // "key = value"
+  compare_sources(saved, now, [&](const std::string& key, const json& was, const json& is) {
+    if (was == is) return;
+    before.push_back(fmt::format("{} = {}", key, was.dump()));
+    after.push_back(fmt::format("{} = {}", key, is.dump()));
+  });
+  if (!before.empty()) {
+    fail(from.folder(),
+         "was saved with {}; this run has {}, and so other data; set {} back, or choose another "
+         "output.dir",
+         join(before, ", "), join(after, ", "), before.size() == 1 ? "it" : "them");
+  }
+  fail(from.folder(),
+       "was saved with other data under the same keys: files of data.sources, the tokenizer or the "
+       "chat template have changed; put them back, or choose another output.dir");
+}
+
 /// Compares the keys of section `preference`, but for the way to the same values.
 template <typename Compare>
 void compare_preferences(const json& saved, const json& now, const Compare& compare) {
@@ -136,6 +176,8 @@ std::string Position::to_json() const {
       .member("mesh_hash", certificate.mesh.hex())
       .member("mesh", certificate.ranks)
       .member("began_with", began_with)
+      .member("base_files", frozen.base)
+      .member("reference_files", frozen.reference)
       .member("steps", course.steps)
       .member("steps_since", course.since)
       .member("way_done", course.done)
@@ -145,6 +187,7 @@ std::string Position::to_json() const {
       .member("best_step", best.step)
       .member("best_loss", best.step > 0 ? best.loss : 0.0)
       .member("best_of", best.set)
+      .member("best_rows", best.rows)
       .member("evaluations_worse", best.worse)
       .member("prompts", prompts)
       .member("tokens", tokens);
@@ -166,6 +209,12 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   if (in.has("began_with")) {
     position.began_with = in.get_string("began_with");
   }
+  for (const auto& [key, files] : {std::pair("base_files", &position.frozen.base),
+                                   {"reference_files", &position.frozen.reference}}) {
+    if (in.has(key)) {
+      *files = in.at(key).as_strings();
+    }
+  }
   position.course.steps = in.get_int("steps", 0);
   position.course.since = in.get_int("steps_since", 0);
   position.course.done = in.get_double("way_done", 0);
@@ -186,6 +235,7 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   if (in.has("best_of")) {
     position.best.set = in.get_string("best_of");
   }
+  position.best.rows = in.get_string("best_rows", "");
   return position;
 }
 
@@ -242,10 +292,12 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
     compare("train.global_batch", train.get_int("global_batch"), section.global_batch);
   }
   compare("train.seq_len", train.get_int("seq_len"), section.seq_len);
-  const bool on_texts = run.config.objective == engine::Objective::pretrain;
-  compare(on_texts ? "data.dir's fingerprint"
-                   : "the fingerprint of data.sources (files, chat template, split, masks, rows)",
-          Position::of(from).fingerprint, data_fingerprint);
+  const std::string fingerprint = Position::of(from).fingerprint;
+  if (run.config.objective == engine::Objective::pretrain) {
+    compare("data.dir's fingerprint", fingerprint, data_fingerprint);
+  } else if (fingerprint != data_fingerprint) {
+    fail_for_examples(config, resolved, from);
+  }
 }
 
 std::vector<std::string> changed_settings(const engine::Run& run,

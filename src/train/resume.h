@@ -14,6 +14,7 @@
 #include "engine/session.h"
 #include "train/best.h"
 #include "train/schedule.h"
+#include "train/weight_files.h"
 
 namespace hocket::train {
 
@@ -22,6 +23,7 @@ struct Position {
   std::string fingerprint;         ///< of the data
   check::Certificate certificate;  ///< of the program that trained; empty hashes: not known
   std::string began_with;          ///< "random, seed 1", "from <folder>"; empty: not known
+  FrozenFiles frozen;              ///< files that are read again, as they were when the run began
   Course course;        ///< where the run ends; of 0 steps: a checkpoint that does not say
   int64_t skipped = 0;  ///< steps that changed nothing
   double time_s = 0;    ///< spent in steps
@@ -40,7 +42,7 @@ struct Position {
 
 /// Throws Error, naming the first key that differs with both values, unless this is the training
 /// that saved the checkpoint. Model, type, seed, batches and data (its fingerprint) must be the
-/// same.
+/// same; of examples with another fingerprint all keys that differ are named.
 void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from);
 

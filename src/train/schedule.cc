@@ -62,6 +62,15 @@ int64_t steps_of_epochs(const engine::TrainSection& train, int64_t sequences_per
   return static_cast<int64_t>(std::clamp(steps, 1.0, kMaxTrainSteps));
 }
 
+std::string note_of_step(const engine::TrainSection& train, int64_t sequences_per_epoch) {
+  if (train.global_batch <= sequences_per_epoch) return "";
+  return fmt::format(
+      "a step of train.global_batch {} reads the data {:.1f} times: an epoch has {}",
+      train.global_batch,
+      static_cast<double>(train.global_batch) / static_cast<double>(sequences_per_epoch),
+      counted(sequences_per_epoch, "sequence"));
+}
+
 int64_t warmup_steps(const engine::TrainSection& train, const Course& course) {
   if (!train.warmup_share) return train.warmup_steps;
   const auto steps =

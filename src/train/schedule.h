@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,9 @@ int64_t next_correction(int64_t done, int64_t steps);
 
 /// Returns the steps that read the data train.epochs times.
 int64_t steps_of_epochs(const engine::TrainSection& train, int64_t sequences_per_epoch);
+
+/// Returns a note for a step that reads the data more than once; empty: it does not.
+std::string note_of_step(const engine::TrainSection& train, int64_t sequences_per_epoch);
 
 /// End of a run, and the state of the schedule at its last change.
 struct Course {

@@ -64,6 +64,7 @@ bool find_checkpoint(const engine::Run& run, const RunData& data,
   start.done = {state.step, position.skipped, position.time_s, state.losses};
   start.began_with = position.began_with;
   start.best = position.best;
+  start.frozen = position.frozen;
   start.prompts = position.prompts;
   start.tokens = position.tokens;
   // The same bits again: not the fastest kernels of this processor, but those of the steps before.
@@ -107,13 +108,32 @@ bool names_folder(const std::string& began_with, Named which, const std::string&
   return false;
 }
 
-/// Says so where an adapter's base is read from another place than at the beginning: a run that it
-/// is of may have newer checkpoints.
-void warn_of_base(const std::string& base, const std::string& began_with) {
-  if (began_with.empty() || names_folder(began_with, Named::first, base)) return;
-  log_warning(
-      "the adapter's base is read from {}, and the training began {}; expected the same weights",
-      base, began_with);
+/// Keeps the files that a training begins with. Returns the name of one that is another file now;
+/// empty: none, or not known.
+std::string note_files(std::vector<std::string> now, std::vector<std::string>* began) {
+  if (began->empty()) {
+    *began = std::move(now);
+    return "";
+  }
+  return changed_file(*began, now);
+}
+
+/// Notes the files of an adapter's base. Warns where a resumed training reads it from another place
+/// than at the beginning, since a run that it is of may have newer checkpoints, or other files.
+void check_base(const std::string& base, Start& start) {
+  const std::string changed = note_files(weight_files(base), &start.frozen.base);
+  if (!start.from) return;
+  const std::string& then = start.began_with;
+  if (!then.empty() && !names_folder(then, Named::first, base)) {
+    log_warning(
+        "the adapter's base is read from {}, and the training began {}; expected the same weights",
+        base, then);
+  } else if (!changed.empty()) {
+    log_warning(
+        "the adapter's base is read from {}, where {} has another size or time than when "
+        "the training began; expected the same weights; try to put the former file back",
+        base, changed);
+  }
 }
 
 }  // namespace
@@ -157,12 +177,10 @@ Start find_start(const engine::Run& run, const RunData& data,
     const checkpoint::ModelLocation at =
         checkpoint::resolve_model(model.path, checkpoint::Need::intact, checkpoints.processes());
     start.weights.emplace(at.folder, run.model, at.adapter);
-    if (resumes) {
-      if (checkpoints.processes().index() == 0) {
-        warn_of_base(at.folder, start.began_with);
-      }
-      return start;
+    if (run.lora && checkpoints.processes().index() == 0) {
+      check_base(at.folder, start);
     }
+    if (resumes) return start;
     start.began_with = kFrom;
     start.began_with += at.adapter.empty() ? at.folder : at.adapter;
     if (run.lora && !run.adapter.empty()) {
@@ -186,15 +204,25 @@ Start find_start(const engine::Run& run, const RunData& data,
   return start;
 }
 
-void warn_of_reference(const engine::Run& run, const Start& start, const std::string& named) {
-  const std::string& now = run.adapter.empty() ? run.weights : run.adapter;
+void check_reference(const FrozenModel& reference, Start& start) {
+  if (reference.shares_store()) return;
+  const engine::Run& frozen = reference.run();
+  const std::string changed =
+      note_files(weight_files(frozen.weights, frozen.adapter), &start.frozen.reference);
+  const std::string& now = frozen.adapter.empty() ? frozen.weights : frozen.adapter;
   const std::string& then = start.began_with;
-  const bool known = named.empty() && !now.empty() && !then.empty();
-  if (!start.from || !known || names_folder(then, Named::last, now)) return;
-  log_warning(
-      "the reference is read again from {}, and the training began {}; expected the same weights; "
-      "try to name its model",
-      now, then);
+  if (!start.from || now.empty()) return;
+  if (!reference.is_named() && !then.empty() && !names_folder(then, Named::last, now)) {
+    log_warning(
+        "the reference is read again from {}, and the training began {}; expected the same "
+        "weights; try to name its model",
+        now, then);
+  } else if (!changed.empty()) {
+    log_warning(
+        "the reference is read again from {}, where {} has another size or time than when "
+        "the training began; expected the same weights; try to put the former file back",
+        now, changed);
+  }
 }
 
 namespace {

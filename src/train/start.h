@@ -9,8 +9,10 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/session.h"
 #include "train/best.h"
+#include "train/frozen_model.h"
 #include "train/schedule.h"
 #include "train/training_data.h"
+#include "train/weight_files.h"
 
 namespace hocket::train {
 
@@ -26,6 +28,7 @@ struct Start {
   /// End of the run; with 0 steps: decided by train.minutes once a step is timed.
   Course course;
   Best best;            ///< of the evaluations so far
+  FrozenFiles frozen;   ///< Position::frozen; of a new training those of now
   int64_t prompts = 0;  ///< rl: Position::prompts
   int64_t tokens = 0;   ///< rl: Position::tokens
   std::string kernels;  ///< that the steps so far ran on, where they are not those of here
@@ -45,9 +48,10 @@ void claim_folder(const std::string& dir);
 Start find_start(const engine::Run& run, const RunData& data,
                  const checkpoint::RunFolder& checkpoints);
 
-/// Says so where a resumed training reads another reference than the weights that it began with: a
-/// run that they are of may have newer checkpoints. `named`: the configuration's; empty: none.
-void warn_of_reference(const engine::Run& run, const Start& start, const std::string& named);
+/// Notes the files of a reference with a store of its own. Warns where a resumed training reads
+/// another one than it began with: a run that the weights are of may have newer checkpoints, and
+/// files may have been replaced.
+void check_reference(const FrozenModel& reference, Start& start);
 
 /// Loads the parameters that a new training begins with into a store; `start` stays as it is.
 void load_initial(const Start& start, const engine::Run& run, const engine::Compiled& compiled,

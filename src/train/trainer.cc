@@ -209,19 +209,26 @@ bool Trainer::nothing_left() const {
 }
 
 /// Finds the set with the loss that decides which checkpoint is best and when to stop. Losses of
-/// another one do not compare with it: then the best is looked for anew.
+/// other rows do not compare with it: then the best is looked for anew.
 void Trainer::choose_deciding_set() {
   best_by_ = section_.best_by;
-  if (best_by_.empty() && data_->holds_out()) {
-    best_by_ = data_->held_out().front().name;
+  std::string rows;
+  for (const HeldOutSet& set : data_->held_out()) {
+    if (section_.best_by.empty() || set.name == section_.best_by) {
+      best_by_ = set.name;
+      rows = fingerprint_of(set, section_.eval_sequences);
+      break;
+    }
   }
-  best_ = start_.best;
-  if (best_.set != best_by_) {
-    best_ = Best();
-    best_.set = best_by_;
-  }
-  if (is_first() && section_.compares() && !best_by_.empty()) {
+  best_ = continued(start_.best, best_by_, rows);
+  if (!is_first() || !section_.compares()) return;
+  if (!best_by_.empty()) {
     fmt::print("the best checkpoint and the end are by the loss of {}\n", best_by_);
+  }
+  if (start_.best.step > 0 && best_.step == 0) {
+    fmt::print("evaluations before step {} were of {}: the best and the patience begin anew\n",
+               start_.done.step + 1,
+               start_.best.set == best_by_ ? "other held-out sequences" : "another held-out set");
   }
 }
 
@@ -238,6 +245,10 @@ void Trainer::set_up() {
   data_->check(start_.weights ? start_.weights->file().path() : "");
   // Data shorter than one sequence are reported before anything is timed.
   open_rows();
+  const std::string note = note_of_step(section_, loader_->sequences_per_epoch());
+  if (is_first() && !note.empty()) {
+    fmt::print("{}\n", note);
+  }
   if (options_.parsed_program) {
     programs_.replace(engine::training(run_),
                       engine::compile_program_text(run_, *options_.parsed_program));
@@ -245,10 +256,8 @@ void Trainer::set_up() {
   if (run_.config.prefers()) {
     preferences_ = std::make_unique<Preferences>(run_, programs_);
     if (is_first()) {
-      fmt::print("reference {}\n", preferences_->described());
-      if (!preferences_->shares_store()) {
-        warn_of_reference(run_, start_, run_.config.preference.reference);
-      }
+      fmt::print("reference {}\n", preferences_->reference().described());
+      check_reference(preferences_->reference(), start_);
     }
   }
   prediction_ = preflight(run_, programs_, *data_, start_.describe(), ranks_,
@@ -287,7 +296,7 @@ PreferenceRows Trainer::preference_rows() const { return {*data_, *loader_, mism
 /// adapter (`shared`) runs once that is there.
 void Trainer::compute_reference_values(bool shared) {
   const bool wanted = preferences_ && run_.config.preference.precompute_ref_log_probs;
-  if (!wanted || preferences_->shares_store() != shared) return;
+  if (!wanted || preferences_->reference().shares_store() != shared) return;
   // Steps that fit into a time are not known for sure.
   const int64_t steps = section_.minutes > 0 ? 0 : course_.steps;
   compute_reference(run_, programs_, preference_rows(), steps, *preferences_);
@@ -328,13 +337,14 @@ StepperParts Trainer::parts_of_stepper() {
     engine::Batch batch =
         batch_of(*loader_, step, rows_.here, section_.seq_len, preferences_ != nullptr);
     if (preferences_) {
-      std::optional<engine::Batch> mismatched;
+      const int64_t micro_batches = programs_.compiled().program.num_micro_batches;
+      const RowNumbers numbers = preference_rows().numbers_of(step, batch.rows);
+      std::optional<double> divergence;
       if (mismatched_) {
-        mismatched = batch_of(*mismatched_, step, rows_.here, section_.seq_len, true);
+        engine::Batch mismatched = batch_of(*mismatched_, step, rows_.here, section_.seq_len, true);
+        divergence = preferences_->divergence_of(mismatched, micro_batches, numbers).value();
       }
-      inputs_.emplace(preferences_->prepare(batch, mismatched ? &*mismatched : nullptr,
-                                            programs_.compiled().program.num_micro_batches,
-                                            preference_rows().numbers_of(step, batch.rows)));
+      inputs_.emplace(preferences_->prepare(batch, divergence, micro_batches, numbers));
       const int64_t answers = inputs_->places.count(rows_.first);
       return StepData{std::move(batch), answers};
     }
@@ -487,6 +497,7 @@ void Trainer::save(const StepsDone& done) {
   position.fingerprint = data_->fingerprint();
   position.certificate = prediction_.certificate;
   position.began_with = start_.began_with;
+  position.frozen = start_.frozen;
   position.course = course_;
   position.skipped = done.skipped;
   position.time_s = done.seconds;

@@ -109,18 +109,19 @@ std::string Texts::held_out_text() const {
 
 std::vector<HeldOutSet> Texts::held_out() const {
   std::vector<HeldOutSet> list;
-  const auto add = [&](const std::string& name, std::shared_ptr<const data::TokenStream> stream) {
+  const auto add = [&](const std::string& name, std::shared_ptr<const data::TokenStream> stream,
+                       const std::string& fingerprint) {
     list.push_back(
         {name,
          std::make_unique<data::ValidLoader>(std::move(stream), run_.config.train.seq_len,
                                              tokenizer().eos_id(), tokenizer().token_lengths()),
-         nullptr});
+         nullptr, fingerprint});
   };
   if (dataset_.valid()) {
-    add("", dataset_.valid());
+    add("", dataset_.valid(), dataset_.fingerprint());
   }
   for (const TextSet& set : sets_) {
-    add(set.name, set.stream());
+    add(set.name, set.stream(), set.dataset.fingerprint());
   }
   return list;
 }

@@ -24,7 +24,7 @@ struct HeldOutSet {
   std::string name;  ///< in data.evaluation; empty: the data's own held-out part
   std::unique_ptr<data::HeldOutRows> rows;
   std::unique_ptr<data::HeldOutRows> mismatched;  ///< kto: other answers behind the prompts
-  std::string fingerprint = {};                   ///< of its rows; empty: of texts
+  std::string fingerprint;                        ///< of its rows
 };
 
 /// Training data as the model sees them.

@@ -165,7 +165,7 @@ class ChatTemplate(unittest.TestCase):
         self.write("other.jinja", NEW.replace("<|im_end|>", "<|end|>"))
         said = self.train("run", {"path": self.path("own")}, "--set", "train.steps=3", "--set", "data.chat_template=other.jinja",
                           code=2)
-        self.assertIn("the fingerprint of data.sources (files, chat template, split, masks, rows)", said.stderr)
+        self.assertIn('was saved with data.chat_template = "same.jinja"; this run has data.chat_template = "other.jinja"', said.stderr)
 
 
 if __name__ == "__main__":

@@ -40,5 +40,21 @@ TEST(Best, EndsATrainingWhoseLossStopsFalling) {
   EXPECT_FALSE(best.ends(train));
 }
 
+TEST(Best, BeginsAnewWithOtherRows) {
+  Best before{"a", "1", 10, 2.5, 3};
+  const auto step = [&](const std::string& set, const std::string& rows) {
+    const Best best = continued(before, set, rows);
+    EXPECT_EQ(best.set, set);
+    EXPECT_EQ(best.rows, rows);
+    EXPECT_EQ(best.worse, best.step == 0 ? 0 : 3);
+    return best.step;
+  };
+  EXPECT_EQ(step("a", "1"), 10);
+  EXPECT_EQ(step("b", "1"), 0);
+  EXPECT_EQ(step("a", "2"), 0);
+  before.rows.clear();  // checkpoints of before do not name them
+  EXPECT_EQ(step("a", "2"), 10);
+}
+
 }  // namespace
 }  // namespace hocket::train

@@ -142,6 +142,14 @@ TEST(Epochs, AreRoundedUpToWholeSteps) {
   EXPECT_EQ(steps_of_epochs(t, 10), 1);
 }
 
+TEST(Epochs, OfOneStepAreNoted) {
+  engine::TrainSection t;
+  t.global_batch = 64;
+  EXPECT_EQ(note_of_step(t, 64), "");
+  EXPECT_EQ(note_of_step(t, 13),
+            "a step of train.global_batch 64 reads the data 4.9 times: an epoch has 13 sequences");
+}
+
 TEST(Minutes, NumberOfStepsFollowsTheirMeasuredDuration) {
   engine::TrainSection t;
   t.minutes = 0.2;

@@ -16,7 +16,7 @@ import time
 import unittest
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from reference_util import DENSE, MOE, Folder, cli_util, forward, random_weights
 
 TOLERANCE = 1e-9
@@ -260,6 +260,21 @@ class Objectives(Folder):
         os.utime(self.path("dense/model.safetensors"))
         self.assertIn("is of another reference", self.hocket("train", run, "--set", f"train.steps={STEPS + 1}"))
 
+        # So is one of other rows, as far as they are others: those of a new held-out set, then of other training data.
+        note, held = "is of other rows", "data.evaluation=[{name: e, path: %s}]" % self.path("dpo.jsonl")
+        words = ("--set", "train.eval_every=1", "--set", f"train.steps={STEPS + 2}")
+        self.assertNotIn(note, self.hocket("train", run, *words, "--set", held))
+        with open(self.path("other.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(dict(e, chosen=e["chosen"] + " x")) + "\n" for e in examples("dpo"))
+        words = ("--set", "train.eval_every=1", "--set", f"train.steps={STEPS + 3}")
+        self.assertIn(note, self.hocket("train", run, *words, "--set", held.replace("dpo.jsonl", "other.jsonl")))
+        shutil.rmtree(run.removesuffix(".yaml") + "/checkpoints")
+        shutil.copy(self.path("other.jsonl"), self.path("dpo.jsonl"))
+        self.assertIn(note, self.hocket("train", run, "--set", "train.steps=1"))
+        with open(kept, "rb") as f:
+            self.assertEqual(len(json.loads(f.read().split(b"\n", 1)[0])["tables"]), 1)
+        self.assertNotIn(note, self.hocket("train", run, "--set", "train.steps=2"))
+
     def test_a_reference_with_newer_checkpoints(self):
         """A run that is resumed says so if the run that it began with, of which its reference or its base is, has gone on."""
         for kind in ("sft", "dpo"):
@@ -313,6 +328,44 @@ class Objectives(Folder):
         self.assertRegex(r.stderr, r"step-000002\] no such file .*; it is the base of adapter \S*over/checkpoints/step-000001, .*"
                          r"MODEL --adapter \S*over/checkpoints/step-000001")
         self.hocket("generate", self.path("kept"), "--adapter", self.path("over"), *words)
+
+    def test_frozen_weights_replaced_under_their_path(self):
+        """A resumed run says so if its base's or its reference's file is another one than at the beginning."""
+        for kind in ("sft", "dpo"):
+            self.prepare("dense", DENSE, kind)
+        lora = {"type": "lora", "r": 4, "targets": ["q_proj"]}
+        for name, kind, adapter, what in (("of-base", "sft", lora, "adapter's base is read"),
+                                          ("of-start", "dpo", None, "reference is read again"),
+                                          ("of-name", "dpo", None, "reference is read again")):
+            folder = self.path(name + "-model")
+            shutil.copytree(self.path("dense"), folder)
+            named = name == "of-name"
+            run = self.run_file(name, "dense" if named else name + "-model", kind, {}, {"reference": folder} if named else {},
+                                adapter)
+
+            def said(steps):
+                r = subprocess.run([cli_util.HOCKET, "train", run, "--set", f"train.steps={steps}"],  # noqa: B023
+                                   capture_output=True, text=True)
+                self.assertEqual(r.returncode, 0, r.stderr)
+                return r.stderr
+
+            self.assertNotIn("the training began", said(1) + said(2), name)
+            # A tokenizer beside the weights does not matter.
+            os.utime(folder + "/tokenizer.json")
+            self.assertNotIn("the training began", said(3), name)
+            save_file(random_weights(DENSE, seed=12), folder + "/model.safetensors", {"format": "pt"})
+            for steps in (4, 5):
+                self.assertRegex(said(steps), what + " from " + re.escape(folder) + ", where model.safetensors has another size or "
+                                 "time than when the training began")
+
+    def test_a_reference_with_an_adapter_names_its_base(self):
+        for kind in ("sft", "dpo"):
+            self.prepare("dense", DENSE, kind)
+        adapter = {"type": "lora", "r": 4, "targets": ["q_proj"]}
+        self.hocket("train", self.run_file("an-adapter", "dense", "sft", {}, {}, adapter), "--set", "train.steps=1")
+        run = self.run_file("beside-it", "dense", "dpo", {}, {"reference": self.path("an-adapter")})
+        self.assertRegex(self.hocket("train", run, "--set", "train.steps=1"),
+                         r"reference from \S*/dense and \S*/an-adapter/checkpoints/step-000001\n")
 
     def test_values_of_a_reference_outlive_a_kill(self):
         """They are kept while they are computed: a run that is killed goes on from them, with the losses of one that is not."""
@@ -413,6 +466,26 @@ class Objectives(Folder):
 
     def test_kto(self):
         self.compare("dense", DENSE, "kto", [{"desirable_weight": 1.5, "undesirable_weight": 0.75, "beta": 0.4}])
+
+    def test_kto_under_any_micro_batch(self):
+        """The divergence is of all rows of a step, and of an evaluation, however a plan divides them."""
+        self.prepare("dense", DENSE, "kto")
+        self.model("away", DENSE, random_weights(DENSE, seed=12, scale=0.25))
+        want = None
+        for i, plan in enumerate(({"micro_batch": 6}, {"micro_batch": 2}, {"dp": 2, "micro_batch": 1, "threads_per_rank": 1})):
+            run = self.run_file(f"kto-rows-{i}", "dense", "kto", plan, {"beta": 0.4, "reference": self.path("away")})
+            self.hocket("train", run, "--set", "train.eval_every=2", "--set",
+                        f"data.evaluation=[{{name: e, path: {self.path('kto.jsonl')}}}]")
+            with open(self.path(f"kto-rows-{i}/metrics.jsonl"), encoding="utf-8") as f:
+                got = [{key: x[key] for key in ("train/loss", "kl", "eval/e/loss", "eval/e/kl") if key in x}
+                       for x in map(json.loads, f)]
+            want = want or got
+            self.assertGreater(max(x.get("kl", 0) for x in want), 0.01)
+            self.assertGreater(max(x.get("eval/e/kl", 0) for x in want), 0.01)
+            self.assertEqual([x.keys() for x in want], [x.keys() for x in got])
+            for a, b in zip(want, got):
+                for key, value in a.items():
+                    self.assertLess(abs(b[key] - value), TOLERANCE * max(1, abs(value)), (plan, key, want, got))
 
     def test_gradients_against_autograd(self):
         """One step of plain SGD moves every weight by the gradient that autograd has, also where ranks share the vocabulary."""

@@ -7,6 +7,7 @@ stopping with a kill in between, TensorBoard's event files, and groups."""
 import glob
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -146,6 +147,8 @@ class Training(Folder):
         self.assertTrue(3 * one - 3 < three <= 3 * one, (one, three))
         told = self.hocket("train", self.path("epochs.yaml"))
         self.assertIn("raise train.epochs", told)
+        whole = self.run_of("whole-epoch", {"steps": None, "epochs": 1, "global_batch": 2 * 2 * one})
+        self.assertRegex(self.hocket("train", whole), r"a step of train.global_batch \d+ reads the data 2.\d times: an epoch has")
 
     def held_out(self):
         """Prepares data with held-out files, once."""
@@ -232,6 +235,35 @@ class Training(Folder):
             r = subprocess.run([cli_util.HOCKET, "train", run, "--set", "train.best_by="], capture_output=True, text=True)
             self.assertEqual(r.returncode, 2)
             self.assertIn(why, r.stderr)
+
+    def test_other_held_out_sequences_begin_anew(self):
+        """Their losses do not compare with those before, also under the name, or the path, that they had."""
+        shutil.copytree(self.held_out()["dir"], self.path("set"))
+        train = {"lr": 1e-9, "eval_every": 1, "eval_sequences": 3, "keep_best": True}
+        anew, steps = "the best and the patience begin anew", 0
+
+        def told(path, **more):
+            nonlocal steps
+            steps += 2
+            data = {"dir": self.path("data"), "evaluation": [{"name": "b", "path": path}]}
+            out = self.hocket("train", self.run_of("anew", {**train, "steps": steps, **more}, data=data))
+            with open(self.path("anew/best.json"), encoding="utf-8") as f:
+                return out, json.load(f)["step"] > steps - 2
+
+        self.assertNotIn(anew, told(self.path("set"))[0])
+        shutil.copytree(self.path("set"), self.path("moved"))
+        self.assertNotIn(anew, told(self.path("moved"))[0])
+        for path, more in ((self.path("data"), {}), (self.path("data"), {"eval_sequences": 1}), (self.path("set"), {})):
+            out, is_new = told(path, **more)
+            self.assertIn(f"evaluations before step {steps - 1} were of other held-out sequences: {anew}", out)
+            self.assertTrue(is_new, (path, more))
+        shutil.rmtree(self.path("set"))
+        shutil.copytree(self.path("data"), self.path("set"))
+        out, is_new = told(self.path("set"))
+        self.assertIn(anew, out)
+        self.assertTrue(is_new)
+        # Without a decision that goes by them nothing is said.
+        self.assertNotIn(anew, told(self.path("moved"), keep_best=False)[0])
 
     def test_a_run_has_a_tokenizer(self):
         self.hocket("train", self.run_of("run", {"steps": 1}))

@@ -37,7 +37,7 @@ TEST(PreferenceStats, PaddingCountsNowhere) {
   batch.row(0).answers[3] = 3;  // undesirable
   batch.row(1).answers[1] = 0;
   batch.row(1).answers[2] = 0;
-  PreferenceInputs inputs{AnswerPlaces(run, 4, 2), {}, {0.75, 0}};
+  PreferenceInputs inputs{AnswerPlaces(run, 4, 2), {}, 0.75};
   inputs.places.number(batch);
   inputs.reference.assign(static_cast<size_t>(inputs.places.size()), -1);
   AnswerOutputs policy{inputs.reference, std::vector<double>(inputs.reference.size(), 100)};
@@ -54,6 +54,17 @@ TEST(PreferenceStats, PaddingCountsNowhere) {
   EXPECT_EQ(means.at("rewards/rejected"), 0);
   EXPECT_EQ(means.at("logits/chosen"), 1);
   EXPECT_EQ(means.at("logits/rejected"), -0.25);
+}
+
+/// The mean is over all answers, not over the means of batches, and 0 where it is below.
+TEST(Divergence, IsTheMeanOfAllAnswers) {
+  Divergence all;
+  EXPECT_EQ(all.value(), 0);
+  all.add({3, 1});
+  all.add({-1, 3});
+  EXPECT_EQ(all.value(), 0.5);
+  all.add({-9, 1});
+  EXPECT_EQ(all.value(), 0);
 }
 
 }  // namespace

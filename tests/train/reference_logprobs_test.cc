@@ -48,6 +48,17 @@ TEST(ReferenceLogprobs, RefusedForAnotherReference) {
   }
 }
 
+TEST(ReferenceLogprobs, KeepTheTablesThatAreRead) {
+  ReferenceLogprobs kept("model", 1);
+  kept.put("train a", {2}, Numbers{1});
+  kept.put("held out", {3}, Numbers{2});
+  EXPECT_FALSE(kept.keep_only({"train a", "held out", "new"}));  // nothing is of other rows
+  EXPECT_FALSE(kept.keep_only({"train a"}));                     // nothing is lacking
+  EXPECT_EQ(kept.size("held out"), 0);
+  EXPECT_TRUE(kept.keep_only({"train b"}));
+  EXPECT_EQ(kept.size("train a"), 0);
+}
+
 TEST(ReferenceLogprobs, DamagedFilesAreRefused) {
   ReferenceLogprobs kept("model", 1);
   kept.put("train", {2, 5}, Numbers{1, 2});

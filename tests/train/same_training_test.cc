@@ -117,10 +117,44 @@ TEST(SameTraining, NamesTheKeyAndBothValues) {
   const std::string got = saved.refusal(run_of("qwen3_moe"), "def");
   EXPECT_NE(got.find(R"(data.dir's fingerprint = "abc"; this run has "def")"), std::string::npos)
       << got;
-  const std::vector<std::string> tuning = {"objective=sft"};
-  const std::string of_examples =
-      Saved(run_of("qwen3_moe", tuning)).refusal(run_of("qwen3_moe", tuning), "def");
-  EXPECT_NE(of_examples.find("fingerprint of data.sources"), std::string::npos) << of_examples;
+}
+
+/// Examples follow from keys and from files.
+TEST(SameTraining, NamesWhatChangedTheExamples) {
+  const std::string sources = "data.sources=[{path: a}]";
+  const Saved saved(run_of("llama", {"objective=sft", sources}));
+  const auto refusal = [&](const std::vector<std::string>& changes) {
+    std::vector<std::string> overrides = {"objective=sft", sources};
+    overrides.insert(overrides.end(), changes.begin(), changes.end());
+    return saved.refusal(run_of("llama", overrides), "def");
+  };
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"data.train_on=all", R"(data.train_on = "assistant"; this run has data.train_on = "all")"},
+      {"data.packing=false", "with data.packing = true; this run has data.packing = false, and"},
+      {"data.truncate=drop", R"(this run has data.truncate = "drop")"},
+      {"data.chat_template=x", R"(chat_template = ""; this run has data.chat_template = "x")"},
+      {"data.valid_fraction=0.5", "with data.valid_fraction = 0.05; this run has"},
+      {"data.sources=[{path: b}]", R"(data.sources[0].path = "a"; this run has data.sources[0].)"}};
+  for (const auto& [change, text] : cases) {
+    const std::string got = refusal({change});
+    EXPECT_NE(got.find(text), std::string::npos) << got;
+  }
+  const std::string both = refusal({"data.packing=false", "data.train_on=all"});
+  EXPECT_NE(both.find(R"(data.train_on = "assistant", data.packing = true; this run has )"
+                      R"(data.train_on = "all", data.packing = false)"),
+            std::string::npos)
+      << both;
+  // Sets of data.evaluation are no training data.
+  const std::string files = refusal({"data.evaluation=[{name: a, path: b.jsonl}]"});
+  EXPECT_NE(files.find("under the same keys: files of data.sources"), std::string::npos) << files;
+}
+
+/// Without an adapter its other keys have their defaults.
+TEST(SameTraining, NamesTheTypeOfTheAdapterFirst) {
+  const std::string got = Saved(run_of("llama"))
+                              .refusal(run_of("llama", {"adapter.type=lora", "adapter.r=4",
+                                                        "adapter.targets=[q_proj]"}));
+  EXPECT_NE(got.find(R"(adapter.type = "none"; this run has "lora")"), std::string::npos) << got;
 }
 
 /// Its states mean something else.
