@@ -14,7 +14,7 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path[:0] = [str(HERE), str(ROOT / "tests/parity")]
-from chat_templates import theirs  # noqa: E402
+from chat_templates import as_read, theirs  # noqa: E402
 from chats import CHATS, TOOLS, VARIABLES  # noqa: E402
 
 WHEELS = ["trl==1.16.0", "axolotl==0.19.0"]
@@ -48,7 +48,7 @@ def main():
         results = {}
         for chat, (messages, with_tools) in CHATS.items():
             for prompt in (False, True):
-                got = theirs(text, messages, TOOLS if with_tools else None, None, prompt, **VARIABLES)
+                got = theirs(text, as_read(text, messages, **VARIABLES), TOOLS if with_tools else None, None, prompt, **VARIABLES)
                 results[f"{chat}{', prompt' if prompt else ''}"] = "refused" if "error" in got else hash_of(got)
         templates[name] = {"template": hash_of(text), "results": results}
     os.makedirs(HERE / "fixtures", exist_ok=True)
