@@ -50,6 +50,7 @@ class Builder : public nlohmann::json_sax<Document> {
 
   Document root;
   std::string error;
+  bool is_unsupported = false;  ///< the error is a limit of this reader, in valid JSON
   size_t error_at = SIZE_MAX;
 
   bool null() override { return value(Document(nullptr)); }
@@ -58,8 +59,8 @@ class Builder : public nlohmann::json_sax<Document> {
   bool number_unsigned(number_unsigned_t number) override { return value(Document(number)); }
   bool number_float(number_float_t number, const string_t& digits) override {
     if (exact_ && digits.find_first_of(".eE") == string_t::npos) {
-      error = fmt::format("the integer {} is beyond 64 bits", quote(digits));
-      return false;
+      return beyond(
+          fmt::format("the integer {} is beyond 64 bits; try it as a string", quote(digits)));
     }
     return value(Document(number));
   }
@@ -75,8 +76,7 @@ class Builder : public nlohmann::json_sax<Document> {
       return false;
     }
     if (exact_ && stack_.back()->size() == kMaxOrderedKeys) {
-      error = fmt::format("an object has more than {} keys", kMaxOrderedKeys);
-      return false;
+      return beyond(fmt::format("an object has more than {} keys", kMaxOrderedKeys));
     }
     key_ = std::move(name);
     return true;
@@ -96,6 +96,11 @@ class Builder : public nlohmann::json_sax<Document> {
   }
 
  private:
+  bool beyond(std::string limit) {
+    error = std::move(limit);
+    is_unsupported = true;
+    return false;
+  }
   Document* place(Document&& v) {
     if (stack_.empty()) {
       root = std::move(v);
@@ -114,8 +119,7 @@ class Builder : public nlohmann::json_sax<Document> {
   }
   bool open(Document&& v) {
     if (static_cast<int>(stack_.size()) >= max_depth_) {
-      error = fmt::format("nested too deep; expected at most {} levels", max_depth_);
-      return false;
+      return beyond(fmt::format("nested too deep; expected at most {} levels", max_depth_));
     }
     stack_.push_back(place(std::move(v)));
     return true;
@@ -154,7 +158,8 @@ Document parse_as(std::string_view text, const std::string& where, const JsonLim
   if (!good) {
     const std::string at =
         builder.error_at != SIZE_MAX ? position(text, builder.error_at) + ": " : "";
-    fail(where, "not valid JSON; {}{}", at, builder.error);
+    fail(where, "{} JSON; {}{}", builder.is_unsupported ? "unsupported" : "not valid", at,
+         builder.error);
   }
   return std::move(builder.root);
 }

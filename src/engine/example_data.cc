@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/example_data.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "base/error.h"
@@ -101,6 +104,47 @@ ExampleData read_example_data(const DataSection& section, const ExampleDataOptio
     out.train_rows = std::make_unique<data::ExampleRows>(out.train, rows);
   }
   return out;
+}
+
+std::string labels_text(const data::ExampleRows& rows) {
+  if (rows.examples().kind() != data::SetKind::unpaired) return "";
+  const data::RowReport& report = rows.report();
+  return fmt::format("{} desirable, {} undesirable", report.desirable,
+                     report.examples - report.desirable);
+}
+
+std::string labels_warning(const data::ExampleRows& rows, const PreferenceSection& preference) {
+  if (rows.examples().kind() != data::SetKind::unpaired) return "";
+  const int64_t desirable = rows.report().desirable;
+  const int64_t undesirable = rows.report().examples - desirable;
+  if (desirable == 0 || undesirable == 0) {
+    return fmt::format("no example is {}; KTO learns from both kinds; expected some with label: {}",
+                       desirable == 0 ? "desirable" : "undesirable",
+                       desirable == 0 ? "true" : "false");
+  }
+  if (desirable == undesirable) return "";
+  // Ethayarajh et al., ICML 2024, eq. 8, with the rounding of TRL, which warns likewise.
+  constexpr double kMostRatio = 1.33;
+  const auto rounded = [](double weight) { return std::round(weight * 100) / 100; };
+  const double ratio = static_cast<double>(desirable) / static_cast<double>(undesirable);
+  struct Range {
+    double least, most;
+    bool has(double weight) const { return least <= weight && weight <= most; }
+  };
+  const double for_desirable = preference.undesirable_weight / ratio;
+  const double for_undesirable = preference.desirable_weight * ratio;
+  const Range of_desirable = {rounded(for_desirable), rounded(for_desirable * kMostRatio)};
+  const Range of_undesirable = {rounded(for_undesirable / kMostRatio), rounded(for_undesirable)};
+  if (of_desirable.has(preference.desirable_weight) ||
+      of_undesirable.has(preference.undesirable_weight)) {
+    return "";
+  }
+  return fmt::format(
+      "{} desirable examples of weight {} and {} undesirable ones of weight {} are out of balance; "
+      "expected a preference.desirable_weight of {} to {}, or a preference.undesirable_weight of "
+      "{} to {}",
+      desirable, preference.desirable_weight, undesirable, preference.undesirable_weight,
+      of_desirable.least, of_desirable.most, of_undesirable.least, of_undesirable.most);
 }
 
 std::string ExampleData::fingerprint() const {

@@ -43,4 +43,10 @@ struct ExampleData {
 /// id that the model has not.
 ExampleData read_example_data(const DataSection& section, const ExampleDataOptions& options);
 
+/// "2 desirable, 1 undesirable", of rows of unpaired completions; else empty.
+std::string labels_text(const data::ExampleRows& rows);
+/// Returns a warning where one of the labels is absent, or where their numbers and weights are out
+/// of balance by KTO's rule; else empty.
+std::string labels_warning(const data::ExampleRows& rows, const PreferenceSection& preference);
+
 }  // namespace hocket::engine

@@ -221,7 +221,10 @@ std::shared_ptr<const data::ExampleRows> Examples::mismatched_of(const Held& hel
 
 std::string Examples::text_of(const std::shared_ptr<const data::ExampleRows>& rows) const {
   const data::RowReport& report = rows->report();
-  return fmt::format("{}, {} tokens in {}, {} of them trained", counted(report.examples, "example"),
+  const std::string labels = engine::labels_text(*rows);
+  return fmt::format("{}{}, {} tokens in {}, {} of them trained",
+                     counted(report.examples, "example"),
+                     labels.empty() ? "" : fmt::format(" ({})", labels),
                      human_count(static_cast<double>(report.ids)), counted(report.rows, "sequence"),
                      human_count(static_cast<double>(report.targets)));
 }
@@ -236,6 +239,9 @@ std::vector<std::string> Examples::notes() const {
   for (const data::SourceReport& source : data_.sources) {
     note(source.read.unreadable, "example", " could not be read (hocket data show names them)");
     note(source.refused, "example", " could not be rendered (hocket data show names them)");
+    for (const std::string& text : source.left_out_texts()) {
+      notes.push_back("warning: " + text);
+    }
   }
   const data::RowReport& report = train_->report();
   note(report.split, "text", " longer than train.seq_len, in parts");
@@ -243,6 +249,10 @@ std::vector<std::string> Examples::notes() const {
   note(report.too_long, "example", " left out, longer than train.seq_len");
   note(report.cut_away, "example", " left out, whose trained tokens lie behind train.seq_len");
   note(report.untrained, "example", " left out, without a trained token");
+  const std::string warning = engine::labels_warning(*train_, run_.config.preference);
+  if (!warning.empty()) {
+    notes.push_back("warning: " + warning);
+  }
   return notes;
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/ordered_json.h"
 #include "base/rng.h"
 
 namespace hocket {
@@ -62,6 +63,17 @@ TEST(Json, LimitsDepthAndSize) {
   EXPECT_NO_THROW(parse_json(fits, "f"));
   EXPECT_NE(parse_error("[1, 2, 3]", {.max_bytes = 8}).find("got 9 bytes; expected at most 8"),
             std::string::npos);
+}
+
+TEST(Json, LimitsAreNoFaultOfTheText) {
+  EXPECT_EQ(
+      error_of([] { parse_ordered_json("[123456789012345678901]", "f"); }),
+      "[f] unsupported JSON; the integer '123456789012345678901' is beyond 64 bits; try it as "
+      "a string");
+  EXPECT_NE(parse_error(std::string(200, '[')).find("] unsupported JSON; nested too deep"),
+            std::string::npos);
+  EXPECT_NE(parse_error("{\"a\": 1, \"a\": 3}").find("] not valid JSON; key"), std::string::npos);
+  EXPECT_EQ(parse_json("123456789012345678901", "f"), 123456789012345678901.0);
 }
 
 TEST(Json, RandomMutantsNeverEscape) {

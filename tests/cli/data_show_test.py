@@ -159,6 +159,44 @@ class DataShow(unittest.TestCase):
         self.assertEqual({"desirable": 6, "undesirable": 6},
                          {part: sum(s["part"] == part for s in judged["shown"]) for part in ("desirable", "undesirable")})
 
+    def test_text_parts_under_a_template_of_strings(self):
+        part = lambda text: {"type": "text", "text": text}
+        data = self.lines("a.jsonl", {"messages": [user([part("Why"), part("so?")]), assistant([part("So.")])]})
+        self.assertIn("<|im_start|>user\nWhy\nso?<|im_end|>\n<|im_start|>assistant\n⟦So.<|im_end|>⟧\n", self.with_model(data))
+
+    def test_texts_that_the_template_leaves_out(self):
+        template = self.path("two.jinja")
+        with open(template, "w", encoding="utf-8") as f:
+            f.write("{% for m in messages if m.role != 'developer' %}<|im_start|>{{ m.role }}\n{% generation %}{{ m.content|trim }}"
+                    "<|im_end|>{% endgeneration %}\n{% endfor %}")
+        developer = {"role": "developer", "content": "Be brief."}
+        data = self.lines("a.jsonl", {"messages": [user(" Why? "), assistant("So.")]},
+                          {"messages": [developer, user("Why?"), assistant("So.")]},
+                          {"messages": [developer, user("Why?"), assistant("So.", function_call={"name": "f_1", "arguments": "{}"})]})
+        words = (data, "--model", TOKENIZER, "--chat-template", template)
+        text = self.show(*words)
+        self.assertIn(f"warning: 2 examples with messages of role 'developer' that the template leaves out (the first: {data}:2)", text)
+        self.assertIn(f"warning: 1 example with function_call of role 'assistant' that the template leaves out (the first: {data}:3)",
+                      text)
+        self.assertEqual({"examples": 2, "first": data + ":2"},
+                         json.loads(self.show(*words, "--json"))["sources"][0]["left_out_by_template"]["messages of role 'developer'"])
+        self.assertNotIn("leaves out", self.with_model(SAMPLE))
+
+    def test_labels_are_counted(self):
+        def judged(*labels):
+            return self.lines("a.jsonl", *({"prompt": f"Q{i}", "completion": "A", "label": label} for i, label in enumerate(labels)))
+
+        text = self.with_model(judged(True, True, False))
+        self.assertIn("labels: 2 desirable, 1 undesirable\n", text)
+        self.assertIn("out of balance; expected a preference.desirable_weight of 0.5 to 0.67, or", text)
+        self.assertIn("warning: no example is undesirable; ", self.with_model(judged(True, True)))
+        run = self.path("run.yaml")
+        with open(run, "w", encoding="utf-8") as f:
+            json.dump({"objective": "kto", "model": {"path": TOKENIZER}, "train": {"seq_len": 64},
+                       "preference": {"desirable_weight": 0.6},
+                       "data": {"sources": [{"path": judged(True, True, False)}], "valid_fraction": 0}}, f)
+        self.assertEqual({"desirable": 2, "undesirable": 1, "warning": ""}, json.loads(self.show(run, "--json"))["labels"])
+
     def test_a_mixture(self):
         sources = [{"path": self.lines(f"{n}.jsonl", *({"text": f"{n} {i}"} for i in range(8 * n))), "weight": 1} for n in (1, 3)]
         run = self.path("run.yaml")

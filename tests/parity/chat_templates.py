@@ -28,6 +28,26 @@ def theirs(template, messages, tools=None, documents=None, add_generation_prompt
     return {"text": texts[0], "generation": [[size(begin), size(end)] for begin, end in spans[0]]}
 
 
+def of_text_parts(message):
+    content = message["content"]
+    return isinstance(content, list) and all(part["type"] == "text" for part in content)
+
+
+def as_read(template, messages, **variables):
+    """The messages with one string, joined by newlines, for text parts that transformers loses, prints as a Python list or
+    refuses under this template: it has no check, and Hocket joins them (docs/chat-templates.md)."""
+    plain = [dict(m, content="\n".join(part["text"] for part in m["content"])) if of_text_parts(m)
+             else dict(m, content="x") if isinstance(m["content"], list) else m for m in messages]
+    out = []
+    for i, message in enumerate(messages):
+        if of_text_parts(message):
+            text = theirs(template, plain[:i] + [message] + plain[i + 1:], **variables).get("text", "")
+            shown = all(part["text"].strip() in text for part in message["content"])
+            message = message if shown and "'type'" not in text and '"type"' not in text else plain[i]
+        out.append(message)
+    return out
+
+
 class Ours:
     """Runs the program on files of `folder`."""
 

@@ -191,14 +191,15 @@ TEST(Protocol, NullTakesTheDefaultOfMaxTokens) {
 
 TEST(Protocol, ReadsMessagesAsTemplatesExpectThem) {
   const ChatCall call = parse_chat(OrderedJson::parse(R"({"messages": [
-      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+      {"role": "user", "content": [{"type": "text", "text": "a", "x": 1}, "b"]},
       {"role": "assistant", "reasoning": "r", "tool_calls": [
         {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": 2}"}}]},
       {"role": "tool", "tool_call_id": "1", "content": "ok"},
       {"role": "assistant", "content": "done", "tool_calls": []}]})"),
                                    limits_of_tests());
   const OrderedJson& messages = *call.messages;
-  EXPECT_EQ(messages[0]["content"], "a\nb");
+  EXPECT_EQ(messages[0]["content"].dump(),
+            R"([{"type":"text","text":"a"},{"type":"text","text":"b"}])");
   EXPECT_TRUE(messages[1]["content"].is_null());
   EXPECT_EQ(messages[1]["tool_calls"][0]["function"]["arguments"].dump(), R"({"z":1,"a":2})");
   EXPECT_EQ(messages[1]["reasoning_content"], "r");

@@ -129,6 +129,17 @@ TEST_F(RowAnswererTest, ConversationsHaveToolsAndVariables) {
   EXPECT_EQ(prompt(R"({"messages": [{"role": "assistant", "content": "c", "tool_calls": [
                 {"function": {"name": "f", "arguments": "{\"a\": 7}"}}]}]})"),
             "c7");
+  // Text parts are one text, as in training, unless the template reads them.
+  const std::string parts = R"({"messages": [{"role": "user", "content": [
+      {"type": "text", "text": "Hi"}, {"type": "text", "text": "ho"}]}]})";
+  EXPECT_EQ(prompt(parts), "Hi\nho");
+  const data::ChatTemplate reads_parts = data::ChatTemplate::parse(
+      "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}",
+      "test");
+  own.chat_template = &reads_parts;
+  EXPECT_EQ(RowAnswerer(own, {.max_tokens = 20}).answer({4, parts}, [] { return false; }).kind,
+            RowResult::Kind::output);
+  EXPECT_EQ(tokenizer.decode(service.requests.back().prompt), "Hiho");
   result = answerer.answer({4, messages + R"(, "tools": 5})"}, [] { return false; });
   EXPECT_EQ(result.kind, RowResult::Kind::error);
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong data sections of `hocket train` with objective sft: each message names the key, the file and the reason."""
+"""Wrong and doubtful data of `hocket train` on examples: each message names the key, the file and the reason."""
 import json
 import os
 import subprocess
@@ -30,7 +30,7 @@ class Refusals(rl_util.RlTest):
         done = subprocess.run([cli_util.HOCKET, "train", path], capture_output=True, text=True, cwd=self.folder,
                               check=False, timeout=120)
         self.assertEqual(code, done.returncode, done.stdout + done.stderr)
-        return done.stderr
+        return done.stdout + done.stderr
 
     def test_data(self):
         chats = self.path("chats.jsonl")
@@ -66,6 +66,23 @@ class Refusals(rl_util.RlTest):
         said = self.train(2, {"sources": [{"path": self.rows}, {"path": self.path("long.jsonl"), "split": "valid"}]})
         self.assertIn("lose them to rows of 32", said)
         self.assertIn("these are the examples held out", said)
+
+    def test_one_label(self):
+        with open(self.path("good.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps({"prompt": f"r{i}=", "completion": str(i), "label": True}) + "\n" for i in range(4))
+        said = self.train(0, {"sources": [{"path": self.path("good.jsonl")}]}, objective="kto")
+        self.assertIn("4 examples (4 desirable, 0 undesirable), ", said)
+        self.assertIn("warning: no example is undesirable; ", said)
+
+    def test_texts_that_the_template_leaves_out(self):
+        with open(self.path("chats.jsonl"), "w", encoding="utf-8") as f:
+            f.write(json.dumps({"messages": [{"role": "system", "content": "3"}, {"role": "user", "content": "1"},
+                                             {"role": "assistant", "content": "2"}]}) + "\n")
+        with open(self.path("two.jinja"), "w", encoding="utf-8") as f:
+            f.write("{% for m in messages if m.role != 'system' %}{{ m.content }}={% endfor %}")
+        said = self.train(0, {"sources": [{"path": self.path("chats.jsonl")}], "chat_template": self.path("two.jinja"),
+                              "train_on": "all"})
+        self.assertIn("warning: 1 example with messages of role 'system' that the template leaves out (the first: ", said)
 
     def test_keys_of_another_objective(self):
         said = self.train(0, {}, rl={"samples_per_prompt": 4}, preference={"beta": 0.1})

@@ -165,8 +165,8 @@ int show(const ShowOptions& given) {
   const engine::ExampleData data = engine::read_example_data(config.data, options);
   progress.finish();
   const bool valid = given.split != "train";
-  emit(given.out, given.json ? show_json(data, valid, given.count)
-                             : show_text(data, valid, given.count, style));
+  emit(given.out, given.json ? show_json(data, valid, given.count, config.preference)
+                             : show_text(data, valid, given.count, config.preference, style));
   return 0;
 }
 
@@ -217,7 +217,7 @@ void declare_data_show(Args& args) {
               INT64_MAX);
   args.option("--out", "FILE", &options->out, "output file; -: standard output");
   args.flag("--json", &options->json,
-            "print as JSON: ids, mask, texts and positions of the examples, and all counts");
+            "print as JSON: ids, trained, texts and positions of the examples, and all counts");
   add_set(args, &options->set);
   args.example(
       "hocket data show configs/chat-sample.jsonl --model runs/quickstart/tokenizer "

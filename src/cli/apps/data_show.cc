@@ -129,13 +129,16 @@ std::string source_text(const data::SourceReport& source) {
     out += fmt::format("  {} with special tokens in their texts\n",
                        counted(source.with_special_tokens, "example"));
   }
+  for (const std::string& text : source.left_out_texts()) {
+    out += fmt::format("  warning: {}\n", text);
+  }
   return out;
 }
 
 }  // namespace
 
 std::string show_text(const engine::ExampleData& data, bool valid, int64_t count,
-                      const ShowStyle& style) {
+                      const engine::PreferenceSection& preference, const ShowStyle& style) {
   const ExampleRows& rows = rows_of(data, valid);
   const data::RowReport& report = rows.report();
   std::string out;
@@ -153,6 +156,10 @@ std::string show_text(const engine::ExampleData& data, bool valid, int64_t count
   out += fmt::format("{}: {}, {} tokens, {} trained ({:.1f} %)\n", valid ? "held out" : "training",
                      counted(report.examples, "example"), report.ids, report.targets,
                      100 * share(report.targets, report.ids));
+  const std::string labels = engine::labels_text(rows);
+  out += labels.empty() ? "" : fmt::format("labels: {}\n", labels);
+  const std::string warning = valid ? "" : engine::labels_warning(rows, preference);
+  out += warning.empty() ? "" : fmt::format("warning: {}\n", warning);
   if (report.split > 0) {
     out += fmt::format("longer than {} tokens: {}, in {}\n", rows.seq_len(),
                        counted(report.split, "text"), counted(report.parts, "part"));
@@ -187,7 +194,8 @@ std::string show_text(const engine::ExampleData& data, bool valid, int64_t count
   return out;
 }
 
-std::string show_json(const engine::ExampleData& data, bool valid, int64_t count) {
+std::string show_json(const engine::ExampleData& data, bool valid, int64_t count,
+                      const engine::PreferenceSection& preference) {
   const ExampleRows& rows = rows_of(data, valid);
   const data::RowReport& report = rows.report();
   JsonWriter json;
@@ -204,8 +212,12 @@ std::string show_json(const engine::ExampleData& data, bool valid, int64_t count
     json.member("refused", source.refused)
         .member("first_refused", source.first_refused)
         .member("joined", source.joined)
-        .member("with_special_tokens", source.with_special_tokens)
-        .end();
+        .member("with_special_tokens", source.with_special_tokens);
+    json.key("left_out_by_template").object();
+    for (const auto& [what, of] : source.left_out_by_template) {
+      json.key(what).object().member("examples", of.examples).member("first", of.first).end();
+    }
+    json.end().end();
   }
   json.end();
   json.member("examples", report.examples)
@@ -217,6 +229,14 @@ std::string show_json(const engine::ExampleData& data, bool valid, int64_t count
       .member("split_parts", report.parts)
       .member("truncated", report.truncated)
       .member("lost_tokens", report.lost_ids);
+  if (rows.examples().kind() == SetKind::unpaired) {
+    json.key("labels")
+        .object()
+        .member("desirable", report.desirable)
+        .member("undesirable", report.examples - report.desirable)
+        .member("warning", valid ? "" : engine::labels_warning(rows, preference))
+        .end();
+  }
   json.key("dropped").object();
   for (const DroppedRow& dropped : dropped_rows(report)) {
     json.member(dropped.name, dropped.count);

@@ -14,8 +14,10 @@ struct ShowStyle {
   bool terminal = false;  ///< control characters are written as \xHH
 };
 
+/// `preference`: weights of labels, for the warning about their balance in training.
 std::string show_text(const engine::ExampleData& data, bool valid, int64_t count,
-                      const ShowStyle& style);
-std::string show_json(const engine::ExampleData& data, bool valid, int64_t count);
+                      const engine::PreferenceSection& preference, const ShowStyle& style);
+std::string show_json(const engine::ExampleData& data, bool valid, int64_t count,
+                      const engine::PreferenceSection& preference);
 
 }  // namespace hocket::cli

@@ -2,6 +2,7 @@
 #include "data/chat/chat_template.h"
 
 #include <algorithm>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -9,6 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "data/chat/content_parts.h"
 #include "data/chat/evaluator.h"
 #include "data/chat/python_text.h"
 #include "data/tokenizer/tokenizer_config.h"
@@ -21,6 +23,8 @@ using jinja::Value;
 
 constexpr int kMaxJsonDepth = 100;
 constexpr int64_t kMaxTemplateBytes = int64_t{4} << 20;
+constexpr int64_t kProbeSteps = 1'000'000;  // of a rendering that finds out what a template reads
+constexpr size_t kMaxProbedRoles = 64;      // roles whose finding is kept
 constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 /// Fields that hold a message's reasoning; transformers reads the first present one as all of them.
 constexpr const char* kReasoningFields[] = {"reasoning_content", "thinking", "reasoning"};
@@ -97,18 +101,6 @@ std::string role_of(const OrderedJson& message) {
   return message.is_object() && message.contains("role") && message.at("role").is_string()
              ? message.at("role").get<std::string>()
              : "";
-}
-
-OrderedJson normalized_messages(const OrderedJson& messages, const std::string& where) {
-  if (!messages.is_array()) fail(where, "the messages are no list; expected a list of objects");
-  OrderedJson out = OrderedJson::array();
-  for (size_t i = 0; i < messages.size(); ++i) {
-    if (!messages[i].is_object()) {
-      fail(where, "message {} is no object; expected one with a role and a content", i);
-    }
-    out.push_back(normalized(messages[i]));
-  }
-  return out;
 }
 
 // Text that the model is to continue, which `mark` lets follow by a tag.
@@ -204,6 +196,8 @@ struct ChatTemplate::Impl {
   std::string where;
   std::map<std::string, Source> sources;  ///< by name; a single one is "default"
   std::map<std::string, std::string> special_tokens;
+  mutable std::mutex probed_mutex;
+  mutable std::map<std::pair<const Source*, std::string>, bool> probed;  ///< see reads_parts()
 
   void add(const std::string& name, std::string text, const std::string& named) {
     jinja::Program program = jinja::parse(text, named);
@@ -219,6 +213,46 @@ struct ChatTemplate::Impl {
       names.push_back(name);
     }
     fail(where, "several templates ({}) and no default", join(names, ", "));
+  }
+
+  /// Returns whether the template reads the text parts of this role's messages.
+  bool reads_parts(const std::string& role, bool with_tools) const {
+    const std::lock_guard lock(probed_mutex);
+    const auto key = std::pair(&choose(with_tools), role);
+    if (const auto known = probed.find(key); known != probed.end()) return known->second;
+    static const OrderedJson no_tools = OrderedJson::array();
+    ChatOptions options;
+    options.tools = with_tools ? &no_tools : nullptr;
+    const bool reads =
+        reads_text_parts(role, [&](const OrderedJson& messages) -> std::optional<std::string> {
+          try {
+            return render(messages, options, kProbeSteps).text;
+          } catch (const jinja::LocatedFault&) {
+            return std::nullopt;
+          }
+        });
+    if (probed.size() < kMaxProbedRoles) {
+      probed.emplace(key, reads);
+    }
+    return reads;
+  }
+
+  /// Returns messages as the template sees them: normalised, and with a string for text parts that
+  /// it does not read.
+  OrderedJson normalized_messages(const OrderedJson& messages, bool with_tools) const {
+    if (!messages.is_array()) fail(where, "the messages are no list; expected a list of objects");
+    if (messages.empty()) fail(where, "no messages; expected at least one");
+    OrderedJson out = OrderedJson::array();
+    for (size_t i = 0; i < messages.size(); ++i) {
+      if (!messages[i].is_object()) {
+        fail(where, "message {} is no object; expected one with a role and a content", i);
+      }
+      out.push_back(normalized(messages[i]));
+      if (has_text_parts(out.back()) && !reads_parts(role_of(out.back()), with_tools)) {
+        join_text_parts(&out.back());
+      }
+    }
+    return out;
   }
 
   // Renders normalised messages. Throws LocatedFault.
@@ -385,8 +419,7 @@ std::optional<ChatTemplate> ChatTemplate::find(const std::string& path, const st
 }
 
 RenderedChat ChatTemplate::render(const OrderedJson& messages, const ChatOptions& options) const {
-  OrderedJson list = normalized_messages(messages, impl_->where);
-  if (list.empty()) fail(impl_->where, "no messages; expected at least one");
+  OrderedJson list = impl_->normalized_messages(messages, options.tools != nullptr);
   std::optional<Continuation> continuation;
   if (!options.continue_final_message.empty()) {
     if (options.add_generation_prompt) {
@@ -414,8 +447,7 @@ std::vector<ChatSpan> ChatTemplate::assistant_spans(const OrderedJson& messages,
          "the assistant's parts of an unfinished chat; expected neither a generation "
          "prompt nor a message to continue");
   }
-  const OrderedJson list = normalized_messages(messages, impl_->where);
-  if (list.empty()) fail(impl_->where, "no messages; expected at least one");
+  const OrderedJson list = impl_->normalized_messages(messages, options.tools != nullptr);
   if (!has_generation_blocks(options.tools != nullptr))
     return impl_->spans_by_prefix(list, options);
   jinja::Rendered rendered = impl_->render_or_fail(list, options);

@@ -58,7 +58,9 @@ class ChatTemplate {
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  /// Renders a list of messages, objects with a role. Throws Error, with the line, for anything
+  /// Renders a list of messages, objects with a role. Content that is a list of text parts becomes
+  /// one string, joined by newlines, where the template does not read parts in messages of its role
+  /// (content_parts.h). Throws Error, with the line, for anything
   /// that the template or Python refuses, and with the index of the message if that is known.
   RenderedChat render(const nlohmann::ordered_json& messages,
                       const ChatOptions& options = {}) const;

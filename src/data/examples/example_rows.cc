@@ -128,6 +128,7 @@ void ExampleRows::choose() {
     } else {
       used_[source].push_back(i);
       ++report_.examples;
+      report_.desirable += examples_->label(i) ? 1 : 0;
       report_.ids += after;
       report_.targets += targets;
       report_.truncated += before > after;

@@ -36,6 +36,7 @@ struct RowOptions {
 
 struct RowReport {
   int64_t examples = 0;   ///< in rows
+  int64_t desirable = 0;  ///< unpaired: those of them with a desirable completion
   int64_t rows = 0;       ///< of all sources, once each
   int64_t ids = 0;        ///< in rows
   int64_t targets = 0;    ///< those that are trained

@@ -64,15 +64,19 @@ class SetReader {
       require_kind(example);
       try {
         const Hash128 content = content_hash(example);
+        std::set<std::string> left_out;
         if (example.kind == Example::Kind::preference && options_.unpair) {
           const auto [good, bad] = unpaired(example);
           Waiting first = render(good, number, content);
           undesirable.push_back(render(bad, number, content));
+          left_out = undesirable.back().rendered.left_out;
           waiting_.push_back(std::move(first));
         } else {
           waiting_.push_back(render(example, number, content));
         }
         report.joined += waiting_.back().rendered.joined;
+        left_out.merge(waiting_.back().rendered.left_out);
+        count_left_out(left_out, example.place(), &report);
       } catch (const Error& error) {
         if (error.kind() != Error::Kind::kInput) throw;
         ++report.refused;
@@ -129,6 +133,16 @@ class SetReader {
     return {renderer_.render(example), example.place(), content, source};
   }
 
+  static void count_left_out(const std::set<std::string>& left_out, const std::string& place,
+                             SourceReport* report) {
+    for (const std::string& name : left_out) {
+      SourceReport::LeftOut& of = report->left_out_by_template[name];
+      if (of.examples++ == 0) {
+        of.first = place;
+      }
+    }
+  }
+
   void require_kind(const Example& example) {
     const SetKind kind = set_kind(example.kind, options_.unpair);
     if (!kind_) {
@@ -166,6 +180,15 @@ const char* to_string(SetKind kind) {
       return "unpaired completions";
   }
   return "?";
+}
+
+std::vector<std::string> SourceReport::left_out_texts() const {
+  std::vector<std::string> out;
+  for (const auto& [what, of] : left_out_by_template) {
+    out.push_back(fmt::format("{} with {} that the template leaves out (the first: {})",
+                              counted(of.examples, "example"), what, of.first));
+  }
+  return out;
 }
 
 TokenExamples::Sequence TokenExamples::sequence(int64_t example, int which) const {

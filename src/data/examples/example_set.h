@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -71,12 +72,22 @@ struct ExampleSetOptions {
 };
 
 struct SourceReport {
+  /// Examples of which the template leaves something out.
+  struct LeftOut {
+    int64_t examples = 0;
+    std::string first;  ///< place of the first one
+  };
+
   std::string name;
   ReadReport read;
-  int64_t refused = 0;                     ///< examples that could not be rendered
-  std::vector<std::string> first_refused;  ///< with their places and reasons
-  int64_t joined = 0;                      ///< RenderedExample::joined
-  int64_t with_special_tokens = 0;         ///< Renderer::with_special_tokens
+  int64_t refused = 0;                                  ///< examples that could not be rendered
+  std::vector<std::string> first_refused;               ///< with their places and reasons
+  int64_t joined = 0;                                   ///< RenderedExample::joined
+  int64_t with_special_tokens = 0;                      ///< Renderer::with_special_tokens
+  std::map<std::string, LeftOut> left_out_by_template;  ///< by name (left_out.h)
+
+  /// Returns a sentence for each entry of left_out_by_template.
+  std::vector<std::string> left_out_texts() const;
 };
 
 struct ExampleSet {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/examples/left_out.h"
 
 namespace hocket::data {
 namespace {
@@ -303,6 +304,7 @@ struct Renderer::Impl {
     const Turns clean = cleaned(example.messages);
     Chat text;
     text.text = with.render(clean, variables.options()).text;
+    out->left_out = left_out_of(with, clean, variables.options(), text.text);
     if (options.train_on == TrainOn::all) {
       refuse_selection(example.messages, 0);
       text.spans = {{0, text.text.size()}};
@@ -381,6 +383,7 @@ struct Renderer::Impl {
              "as messages",
              prompt.size());
       }
+      out->left_out.merge(left_out_of(with, clean, chat_options, text.text));
       if (selects) {
         text.spans = trained_spans(messages, clean, prompt.size(), chat_options);
       } else if (options.train_on == TrainOn::all) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,7 @@ struct RenderedExample {
   bool label = false;  ///< unpaired: the completion is desirable
   /// The prompt alone has other ids at its end: a token holds its end and the answer's beginning.
   bool joined = false;
+  std::set<std::string> left_out;  ///< by the template (left_out.h)
 };
 
 /// Renders examples. One per thread; tokenizer and template must outlive it.

@@ -14,27 +14,26 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr int64_t kMaxTools = 1024;
 
-/// Text of a message's content: text, or parts of text, which are joined by line ends.
-std::string content_text(const OrderedJson& content, const std::string& param) {
-  if (content.is_string()) return content.get<std::string>();
+/// Returns a message's content as chat templates take it: text, or parts of text, of which the
+/// template or ChatTemplate makes one text.
+OrderedJson content_of(const OrderedJson& content, const std::string& param) {
+  if (content.is_string()) return content;
   if (!content.is_array()) refuse(param, "is neither text nor a list of parts");
-  std::string out;
-  bool first = true;
+  OrderedJson out = OrderedJson::array();
   for (const OrderedJson& part : content) {
     if (part.is_string()) {
-      out += (first ? "" : "\n") + part.get<std::string>();
-    } else {
-      const Body in(part, param);
-      const std::string type = in.text("type").value_or("");
-      const auto text = in.text("text");
-      if (type != "text" || !text) {
-        refuse(param, fmt::format("has a part of type {}; expected text: this server reads "
-                                  "no images, audio or files",
-                                  quote(type, 40)));
-      }
-      out += (first ? "" : "\n") + *text;
+      out.push_back({{"type", "text"}, {"text", part}});
+      continue;
     }
-    first = false;
+    const Body in(part, param);
+    const std::string type = in.text("type").value_or("");
+    const auto text = in.text("text");
+    if (type != "text" || !text) {
+      refuse(param, fmt::format("has a part of type {}; expected text: this server reads no "
+                                "images, audio or files",
+                                quote(type, 40)));
+    }
+    out.push_back({{"type", "text"}, {"text", *text}});
   }
   return out;
 }
@@ -67,7 +66,7 @@ OrderedJson read_message(const OrderedJson& message, const std::string& param) {
   const auto* content = in.find("content");
   const auto* calls = in.list("tool_calls");
   if (content != nullptr) {
-    out["content"] = content_text(*content, param + ".content");
+    out["content"] = content_of(*content, param + ".content");
   } else if (role == "assistant") {
     out["content"] = nullptr;
   } else {

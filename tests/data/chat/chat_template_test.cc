@@ -119,6 +119,58 @@ TEST(ChatTemplate, MessagesAreNormalisedAsInTransformers) {
   EXPECT_ERROR(given.render(json(R"([{"role": 18446744073709551615}])")), "beyond 64 bits");
 }
 
+/// Returns the text of a chat whose messages of `role` have two text parts.
+std::string with_parts(const std::string& text, const std::string& role, bool with_tools = false) {
+  const OrderedJson tools = OrderedJson::array();
+  ChatOptions options;
+  options.tools = with_tools ? &tools : nullptr;
+  const ChatTemplate given = ChatTemplate::parse(text, "t", {}, {{"tool_use", "tools " + text}});
+  return given
+      .render(
+          json(R"([{"role": "user", "content": "u"}, {"role": ")" + role +
+               R"(", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])"),
+          options)
+      .text;
+}
+
+TEST(ChatTemplate, TextPartsAreOneStringWhereTheTemplateReadsNone) {
+  const auto of = [](const char* shown) {
+    return std::string("{% for m in messages %}{{ ") + shown + " }};{% endfor %}";
+  };
+  // Strings are read: a list would be printed as such, lost in whole or in part, or refused.
+  for (const char* shown : {"m.content", "m.content if m.content is string", "'' + m.content",
+                            "m.content[0].text if m.content is not string else m.content"}) {
+    EXPECT_EQ(with_parts(of(shown), "user"), "u;a\nb;") << shown;
+  }
+  // Parts are read as such, by role.
+  const std::string parts =
+      "{% for m in messages %}{% if m.content is string or m.role == 'tool' %}{{ m.content }}"
+      "{% else %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endif %};{% endfor %}";
+  EXPECT_EQ(with_parts(parts, "user"), "u;[a][b];");
+  EXPECT_EQ(with_parts(parts, "tool"), "u;a\nb;");
+  EXPECT_EQ(with_parts(parts, "user", true), "tools u;[a][b];");
+  EXPECT_EQ(with_parts(of("m.content"), "user", true), "tools u;a\nb;");
+  // Nothing else is read.
+  const std::string alone =
+      "{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %};{% endfor %}";
+  EXPECT_EQ(with_parts(alone, "user"), "[];[a][b];");
+  // A role is taken behind another one alone.
+  const std::string turns =
+      "{% for m in messages %}{% if (m.role == 'user') != (loop.index % 2 == 1) %}"
+      "{{ raise_exception('turns') }}{% endif %}{% if m.content is string %}{{ m.content }}"
+      "{% else %}{{ m.content|map(attribute='text')|join('+') }}{% endif %};{% endfor %}";
+  EXPECT_EQ(with_parts(turns, "assistant"), "u;a+b;");
+}
+
+TEST(ChatTemplate, ContentWithOtherPartsStays) {
+  const ChatTemplate given = ChatTemplate::parse("{{ messages[0].content|length }}", "t");
+  EXPECT_EQ(given
+                .render(json(R"([{"role": "user", "content": [{"type": "image"},
+                             {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])"))
+                .text,
+            "3");
+}
+
 TEST(ChatTemplate, ErrorsNameTheFirstMessageThatCausesThem) {
   const ChatTemplate given = ChatTemplate::parse(
       "{% for m in messages %}\n{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% "

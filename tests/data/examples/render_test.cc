@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 #include "base/ordered_json.h"
 #include "data/tokenizer/tokenizer.h"
@@ -232,6 +233,55 @@ TEST_F(Render, CompletionsOfMessagesTrainTheAssistantOnly) {
       "{% for m in messages %}{{ m.content }}{% endfor %}"
       "{% if add_generation_prompt %}<think>{% endif %}";
   EXPECT_ERROR(one(answer_example(prompt, answer), thinks), "message 1: the prompt's text");
+}
+
+TEST_F(Render, TextPartsAreTrainedAsTheTemplateReadsThem) {
+  const char* messages =
+      R"([{"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]},
+          {"role": "assistant", "content": [{"type": "text", "text": "one"}]}])";
+  const std::string want =
+      "<|im_start|>user\nh\ni<|im_end|>\n<|im_start|>assistant\n[one<|im_end|>";
+  EXPECT_EQ(chat(messages), want + "]\n");
+  EXPECT_EQ(chat(messages, kPlainTemplate), want + "\n]");
+}
+
+TEST_F(Render, TextsThatTheTemplateLeavesOutAreNamed) {
+  using Names = std::set<std::string>;
+  const char* template_of_two =
+      "{% for m in messages %}{% if m.role in ['user', 'assistant'] %}<|im_start|>{{ m.role }}\n"
+      "{{ m.content.split('</think>')[-1]|trim|upper }}<|im_end|>\n{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  const auto left_out = [&](const std::string& first, const std::string& last,
+                            const char* with) -> Names {
+    chat("[" + first + R"({"role": "user", "content": " hi "},
+                          {"role": "assistant", "content": "<think>hm</think>yes")" +
+             last + "}]",
+         with);
+    return rendered_.left_out;
+  };
+  const std::string developer = R"({"role": "developer", "content": "Be brief."},)";
+  EXPECT_EQ(left_out(developer, "", template_of_two), Names{"messages of role 'developer'"});
+  EXPECT_EQ(left_out(developer, "", kBlockTemplate), Names{});
+  // Changed texts and cut thoughts are there.
+  EXPECT_EQ(left_out("", "", template_of_two), Names{});
+  EXPECT_EQ(left_out("", R"(, "reasoning_content": "hm")", kPlainTemplate), Names{});
+  // Nothing is lost with an empty message.
+  EXPECT_EQ(left_out(R"({"role": "developer", "content": " "},)", "", template_of_two), Names{});
+  const char* calls = R"(, "function_call": {"name": "find", "arguments": "{}"},
+                         "tool_calls": [{"function": {"name": "look", "arguments": {}}}])";
+  EXPECT_EQ(left_out("", calls, template_of_two),
+            (Names{"function_call of role 'assistant'", "tool_calls of role 'assistant'"}));
+  const char* with_calls =
+      "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function|tojson "
+      "}}{% endfor %}{% endfor %}";
+  options_.train_on = TrainOn::all;
+  EXPECT_EQ(left_out("", calls, with_calls), Names{"function_call of role 'assistant'"});
+  // Either answer of a pair counts.
+  Example pair = answer_example(R"([{"role": "developer", "content": "Be brief."},
+                                    {"role": "user", "content": "hi"}])",
+                                R"([{"role": "assistant", "content": "one"}])");
+  one(pair, template_of_two);
+  EXPECT_EQ(rendered_.left_out, Names{"messages of role 'developer'"});
 }
 
 TEST_F(Render, PreferencesHaveTwoAnswersBehindOnePrompt) {

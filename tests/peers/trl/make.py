@@ -13,9 +13,10 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 import sys  # noqa: E402
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT / "tests/parity")]
 import make_losses  # noqa: E402
 from cases import BLOCKS, CHATS, LENGTHS, SETS, TOOLS  # noqa: E402
+from chat_templates import as_read  # noqa: E402
 import trl  # noqa: E402
 from transformers import PreTrainedTokenizerFast  # noqa: E402
 from transformers.utils import logging  # noqa: E402
@@ -122,7 +123,7 @@ def hash_of(value):
 def theirs(tokenizer, template):
     out = {}
     for name, (messages, with_tools) in CHATS.items():
-        example = {"messages": messages, **({"tools": TOOLS} if with_tools else {})}
+        example = {"messages": as_read(template, messages, **NAMES), **({"tools": TOOLS} if with_tools else {})}
         for length in LENGTHS:
             got = sft(tokenizer, example, length, template, True)
             out[f"{name}, {length}"] = got if isinstance(got, str) else hash_of(got)
