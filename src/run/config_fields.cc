@@ -431,8 +431,9 @@ void OutputSection::fields(Fields& fields) {
          "else none")
       .one_of({"auto", "all", "trigram", "none"});
   fields("sample_prompt", sample_prompt,
-         "prompt of the samples before the first step and at the end; default: one at the end, of "
-         "the first lines of a held-out file or of the first example's prompt");
+         "prompt of the samples before the first step and at the end; default: the prompt of the "
+         "first held-out example; of texts the first lines of a held-out file, for a sample at the "
+         "end alone");
   fields("sample_tokens", sample_tokens, "most tokens of a sample; 0: no samples")
       .min(0)
       .max(kMaxTokens);
