@@ -362,8 +362,10 @@ std::unique_ptr<ExampleRows> ExampleRows::mismatched() const {
     }
   }
   if (!changes) {
-    fail("data", "{} change completions in groups of one; expected two examples or more",
-         counted(report_.examples, "example"));
+    fail("data",
+         "kto puts every completion behind the prompt of another example; got {}{}; expected two "
+         "examples or more",
+         counted(report_.examples, "example"), report_.examples > 1 ? " in groups of one" : "");
   }
   auto out = std::make_unique<ExampleRows>(*this);
   out->mismatched_ = true;
