@@ -81,7 +81,7 @@ class DataShow(unittest.TestCase):
         with open(self.path("m.idx"), "wb") as f:
             f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, 2, 3) + struct.pack("<2i", 3, 3) +
                     struct.pack("<2q", 0, 12) + struct.pack("<3q", 0, 1, 2))
-        self.assertIn("m.idx: 1 file, 2 examples\n", self.with_model(self.path("m.idx")))
+        self.assertIn("m.idx: 1 file, 2 examples\n", self.with_model(self.path("m.idx"), "-n", "0"))
 
     def test_long_texts_become_parts(self):
         data = self.lines("a.jsonl", {"text": "0123456789" * 5}, {"text": "short"})
