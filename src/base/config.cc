@@ -236,6 +236,14 @@ class ConfigReader {
     fail(node.where, "{} is {}; expected {}", path, got, expected);
   }
 
+  /// Throws Error for a value that is refused with a reason.
+  static void check_refused(const Field& field, const ConfigNode* node, const std::string& path) {
+    if (node == nullptr || node->kind != Kind::scalar) return;
+    if (const auto refused = field.refused.find(node->text); refused != field.refused.end()) {
+      fail(node->where, "{} is {}: {}", path, quote(node->text), refused->second);
+    }
+  }
+
   void check_known(const Fields& fields, const ConfigNode& node, const std::string& prefix) const {
     std::vector<std::string> known;
     for (const Field& field : fields.list()) {
@@ -244,6 +252,9 @@ class ConfigReader {
     for (size_t i = 0; i < node.keys.size(); ++i) {
       const std::string& key = node.keys[i];
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+      if (const auto refused = fields.refused().find(key); refused != fields.refused().end()) {
+        fail(node.items[i].where, "unknown key {}: {}", quote(prefix + key), refused->second);
+      }
       std::string close = nearest(key, known);
       close = close.empty() ? in_another_section(key, prefix) : prefix + close;
       fail(node.items[i].where, "unknown key {}; expected {}", quote(prefix + key),
@@ -294,6 +305,7 @@ class ConfigReader {
       if (value == nullptr && field.must_be_set) {
         fail(where, "key '{}' is missing; expected {} ({})", path, type_text(field), field.help);
       }
+      check_refused(field, value, path);
       out_.origins_[path] = short_origin(value);
       out[field.name] = std::visit(
           [&](const auto& target) { return read(field, target, value, path, indent, where); },

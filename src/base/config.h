@@ -73,7 +73,8 @@ struct Field {
   std::vector<std::string> allowed;
   std::optional<double> least, most;
   bool must_be_set = false;
-  std::string former;  ///< earlier name, still read; empty: none
+  std::string former;                          ///< earlier name, still read; empty: none
+  std::map<std::string, std::string> refused;  ///< values that are refused with a reason, and it
 
   /// Gives numbers this unit: `400Gbit/s`. An int64 holds them rounded to whole base units.
   Field& unit(Unit u) { return unit_of = u, *this; }
@@ -84,6 +85,10 @@ struct Field {
   Field& required() { return must_be_set = true, *this; }
   /// Lets files and overrides use this earlier name of the key for a release; a note is printed.
   Field& formerly(std::string name) { return former = std::move(name), *this; }
+  /// Refuses a text as the value, also of a section, with a reason of its own.
+  Field& refuse(const std::string& value, std::string why) {
+    return refused[value] = std::move(why), *this;
+  }
 };
 
 /// The keys of a struct, in the order in which it names them.
@@ -106,7 +111,10 @@ class Fields {
                                                std::string_view help) {
     return add_named(name, help, member, names_of(T{}), true);
   }
+  /// Refuses an unknown key with a reason in place of the nearest one.
+  void refuse(const std::string& name, std::string why) { refused_[name] = std::move(why); }
   const std::vector<Field>& list() const { return list_; }
+  const std::map<std::string, std::string>& refused() const { return refused_; }
 
  private:
   Field& add(std::string_view name, std::string_view help, FieldTarget target);
@@ -164,6 +172,7 @@ class Fields {
   using Plain = typename PlainOf<T>::type;
 
   std::vector<Field> list_;
+  std::map<std::string, std::string> refused_;
 };
 
 /// Result of reading: every key with its value and origin.

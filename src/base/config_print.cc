@@ -116,7 +116,10 @@ std::string type_text(const Field& field) {
     }
     std::string operator()(std::vector<int64_t>*) const { return "a list of integers"; }
     std::string operator()(std::vector<double>*) const { return "a list of numbers"; }
-    std::string operator()(std::vector<std::string>*) const { return "a list of strings"; }
+    std::string operator()(std::vector<std::string>*) const {
+      return field.allowed.empty() ? "a list of strings"
+                                   : "one of " + join(field.allowed, ", ") + ", or a list of these";
+    }
     std::string operator()(std::map<std::string, std::string>*) const {
       return "a section of strings";
     }

@@ -154,6 +154,10 @@ std::string human_count(double count) {
   return three_digits(count) + kUnits[unit];
 }
 
+std::string number_text(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{}", value);
+}
+
 std::string counted(int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }

@@ -39,6 +39,9 @@ std::string human_time(double seconds);
 /// "950", "1.23 k", "30.5 B" (k, M, B, T: 10^3 to 10^12).
 std::string human_count(double count);
 
+/// "0.25", "inf", "nan": what is no number has no sign.
+std::string number_text(double value);
+
 /// "1 file", "3 files".
 std::string counted(int64_t count, std::string_view noun);
 

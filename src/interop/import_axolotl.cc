@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -36,6 +37,8 @@ class AxolotlImport : public TreeImport {
     read_length();
     read_optimizer();
     read_intervals();
+    read_best();
+    read_plugins();
     return finish();
   }
 
@@ -52,10 +55,8 @@ class AxolotlImport : public TreeImport {
     }
     set("objective", std::string(method == "kto" ? "kto" : "dpo"));
     set("preference.beta", file_.number("dpo_beta", file_.number("rl_beta", 0.1)));
-    if (method == "ipo") {
-      set("preference.loss_type", std::string("[ipo]"));
-    } else if (file_.has("dpo_loss_type")) {
-      set("preference.loss_type", fmt::format("[{}]", join(file_.texts("dpo_loss_type"), ", ")));
+    if (const std::vector<std::string> losses = losses_of(method); !losses.empty()) {
+      set("preference.loss_type", fmt::format("[{}]", join(losses, ", ")));
     }
     if (file_.has("dpo_loss_weights")) {
       set("preference.loss_weights",
@@ -65,6 +66,30 @@ class AxolotlImport : public TreeImport {
     set("preference.desirable_weight", file_.number("kto_desirable_weight", 1));
     set("preference.undesirable_weight", file_.number("kto_undesirable_weight", 1));
     set("preference.precompute_ref_log_probs", file_.truth("precompute_ref_log_probs", false));
+  }
+
+  /// Returns the losses of pairs; none: the default. With dpo_norm_loss they compare means over an
+  /// answer's tokens, as ipo does anyway.
+  std::vector<std::string> losses_of(const std::string& method) {
+    std::vector<std::string> losses;
+    if (method == "ipo") {
+      losses = {"ipo"};
+    } else if (method == "dpo") {
+      losses = file_.texts("dpo_loss_type");
+    }
+    if (method == "kto" || !file_.truth("dpo_norm_loss", false)) return losses;
+    if (losses.empty()) {
+      losses = {"sigmoid"};
+    }
+    for (std::string& loss : losses) {
+      if (loss == "sigmoid") {
+        loss = "sigmoid_norm";
+      } else if (loss != "ipo") {
+        file_.refuse("dpo_norm_loss",
+                     "false beside dpo_loss_type " + loss + ": per token are sigmoid and ipo here");
+      }
+    }
+    return losses;
   }
 
   void read_data() {
@@ -91,6 +116,14 @@ class AxolotlImport : public TreeImport {
       set("data.valid_fraction", share);
     }
     note_template();
+    const std::string model = file_.text("base_model", "");
+    if (file_.text("tokenizer_config", model) != model && !beside_.has_model()) {
+      file_.refuse("tokenizer_config",
+                   "base_model, " + model + "; try --set model.path=MODEL, a folder with both");
+    }
+    if (!file_.truth("shuffle_merged_datasets", true)) {
+      note("shuffle_merged_datasets is false: rows of an epoch are shuffled here");
+    }
     set("data.packing", file_.truth("sample_packing", false));
     set("data.train_on", std::string(file_.truth("train_on_inputs", false) ? "all" : "assistant"));
     const std::string longer =
@@ -199,6 +232,7 @@ class AxolotlImport : public TreeImport {
       add("text", at + ".field");
     } else if (format == "chat" || format == "sharegpt") {
       add("messages", at + ".field_messages");
+      add("tools", at + ".field_tools");
     }
     if (!is_own && imported_.keys["objective"] == "dpo") {
       add("chosen", at + ".field_chosen");
@@ -380,16 +414,20 @@ class AxolotlImport : public TreeImport {
   void read_adapter() {
     const std::string adapter = file_.text("adapter", "");
     if (adapter.empty()) {
-      for (const char* path : {"lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
-                               "lora_target_linear", "lora_modules_to_save"}) {
+      for (const char* path :
+           {"lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_linear",
+            "lora_modules_to_save", "peft_init_lora_weights"}) {
         file_.leave(path, "adapter is not given");
       }
       return;
     }
     if (adapter != "lora") {
-      file_.refuse("adapter", "lora: weights are not quantised here");
+      file_.refuse("adapter", adapter == "qlora"
+                                  ? "lora: QLoRA is not supported, weights are not quantised here"
+                                  : "lora");
     }
     set("adapter.type", adapter);
+    read_initial_matrices();
     if (file_.has("lora_model_dir")) {
       set("adapter.path", file_.text("lora_model_dir", ""));
     }
@@ -421,6 +459,17 @@ class AxolotlImport : public TreeImport {
     set("adapter.use_rslora", file_.truth("peft_use_rslora", false));
   }
 
+  /// Refuses first matrices that belong to a changed base.
+  void read_initial_matrices() {
+    const std::string init = lower_of(file_.text("peft_init_lora_weights", "true"));
+    if (init == "true") return;
+    if (init != "gaussian") {
+      file_.refuse("peft_init_lora_weights",
+                   "true or gaussian: others change the base or the start");
+    }
+    note("peft_init_lora_weights is gaussian: A begins as U(-1/sqrt(in), 1/sqrt(in)) here");
+  }
+
   void read_length() {
     const int64_t length = file_.at_least(1, "sequence_len", 512);
     const bool has_pairs = imported_.keys["objective"] == "dpo";
@@ -437,6 +486,9 @@ class AxolotlImport : public TreeImport {
     set("train.seed", file_.integer("seed", 42));
     if (file_.has("output_dir")) {
       set("output.dir", file_.text("output_dir", ""));
+    }
+    if (file_.truth("use_tensorboard", false)) {
+      set("output.tensorboard", true);
     }
   }
 
@@ -466,6 +518,10 @@ class AxolotlImport : public TreeImport {
     const std::string form = schedule.substr(0, schedule.find('_'));
     set("train.schedule", form);
     set("train.min_lr", lr * file_.number("cosine_min_lr_ratio", form == "constant" ? 1 : 0));
+    if (schedule == "cosine_with_min_lr") {
+      const double share = file_.number("lr_scheduler_kwargs.min_lr_rate", 0);
+      set("train.min_lr", file_.number("lr_scheduler_kwargs.min_lr", lr * share));
+    }
     if (file_.has("warmup_ratio")) {
       set("train.warmup_share", file_.number("warmup_ratio", 0));
       if (file_.has("warmup_steps")) {
@@ -493,6 +549,36 @@ class AxolotlImport : public TreeImport {
     if (file_.has("early_stopping_patience")) {
       set("train.early_stopping.patience", file_.at_least(0, "early_stopping_patience", 0));
     }
+  }
+
+  void read_best() {
+    const bool keeps = file_.truth("load_best_model_at_end", false);
+    if (keeps) {
+      set("train.keep_best", true);
+      note("the best checkpoint is named in output.dir/best.json; the last one is kept, too");
+    }
+    if (keeps || file_.has("early_stopping_patience")) {
+      file_.one_of("metric_for_best_model", "loss", {"loss", "eval_loss"});
+      if (file_.truth("greater_is_better", false)) {
+        file_.refuse("greater_is_better", "false: the best loss is the lowest");
+      }
+    }
+  }
+
+  /// Leaves out plugins of kernels, measurements and logs. Others change the training.
+  void read_plugins() {
+    const std::string package = "axolotl.integrations.";
+    const std::set<std::string> kinds = {"cut_cross_entropy", "liger",   "kernels",
+                                         "expert_parallel",   "lm_eval", "swanlab"};
+    for (const std::string& plugin : file_.texts("plugins")) {
+      const std::string kind =
+          plugin.starts_with(package) ? split(plugin.substr(package.size()), '.')[0] : "";
+      if (kinds.count(kind) == 0) {
+        file_.refuse("plugins", "none but those of " + join({kinds.begin(), kinds.end()}, ", ") +
+                                    ": others make another training");
+      }
+    }
+    file_.leave("plugins", "they change kernels, measurements and logs alone");
   }
 
   int64_t texts_ = 0, others_ = 0;  ///< sources of plain texts, and others

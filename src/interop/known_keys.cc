@@ -178,6 +178,8 @@ void report_unread(const KnownKeys::Key& key, std::string_view value, const std:
          of_model ? "model" : "plan", why,
          of_model ? "; try --set model.path=MODEL, to which the file's plan then belongs"
                   : "; try --cluster, which finds a plan of its own");
+  } else if (key.effect == KeyEffect::training) {
+    fail(where, "{} would make another training: {}; expected a file without it", text, why);
   } else if (key.effect == KeyEffect::differs) {
     report->notes.push_back(fmt::format("{}: {}", text, why));
   } else {

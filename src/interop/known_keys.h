@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names of the settings of another trainer, over its releases, and the effect of those that an
 // importer leaves out. No setting is ignored without a word: one that is not known is refused with
-// the nearest name, and so is one that would make another model or plan.
+// the nearest name, and so is one that would make another model, plan or training.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ enum class KeyEffect {
   none,     ///< nothing that a run has: listed
   differs,  ///< the run does something else in a detail: a note
   model,    ///< would make another model: refused, unless the run names its own
-  plan      ///< would make another plan: refused, unless a search replaces the plan
+  plan,     ///< would make another plan: refused, unless a search replaces the plan
+  training  ///< would make another training: refused
 };
 
 /// Settings of one effect. `names` are separated by blanks: "KEY", or "KEY=VALUE|VALUE" with values
@@ -82,7 +83,8 @@ struct KeyReport {
 };
 
 /// Adds a line for a setting that is not read; `text` is the setting as in the file. Throws Error
-/// with `where` for one that would make another model or plan. Requires: `key` is not null.
+/// with `where` for one that would make another model, plan or training. Requires: `key` is not
+/// null.
 void report_unread(const KnownKeys::Key& key, std::string_view value, const std::string& text,
                    const std::string& where, const Beside& beside, KeyReport* report);
 

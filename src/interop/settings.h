@@ -59,8 +59,8 @@ class Settings {
   /// Throws Error for a setting without an equal here, unless --set or a search gives `key`.
   void need_key(const std::string& path, const std::string& key, const std::string& why,
                 const Beside& beside);
-  /// Returns lines for all keys that no reader used. Throws Error if one would make another model
-  /// or plan.
+  /// Returns lines for all keys that no reader used. Throws Error if one would make another model,
+  /// plan or training.
   KeyReport unread(const Beside& beside) const;
 
  private:

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "checkpoint/gguf_model.h"
 #include "checkpoint/resolve.h"
 #include "comm/run_on_all.h"
@@ -189,7 +190,7 @@ double Critic::update(std::span<const Item> items) {
   if (!std::isfinite(loss) || !std::isfinite(norm)) {
     failure_ = fmt::format(
         "the critic's update {} has loss {} and gradient norm {}; try a lower rl.critic.lr",
-        updates_, loss, norm);
+        updates_, number_text(loss), number_text(norm));
   }
   return loss;
 }

@@ -26,6 +26,24 @@ constexpr double kMaxBeta = 0.999999;
 // AdamW divides by the root of a moment, which can be 0, and this; far less is 0 in f32.
 constexpr double kLeastEps = 1e-30;
 
+constexpr const char* kNoDora = "DoRA is not supported; expected plain LoRA, adapter.type: lora";
+constexpr const char* kNoQalora =
+    "QALoRA is not supported; expected plain LoRA, adapter.type: lora";
+constexpr const char* kNoQlora =
+    "QLoRA is not supported, since the base's weights are not quantised in memory; expected plain "
+    "LoRA, adapter.type: lora, with model.dtype: bf16 for less memory";
+
+/// Refuses other adapters by their names.
+void refuse_adapters(Field& field) {
+  field.refuse("dora", kNoDora).refuse("qalora", kNoQalora).refuse("qlora", kNoQlora);
+}
+
+/// Refuses the keys by which PEFT and Axolotl quantise the weights of a base.
+void refuse_quantised(Fields& fields) {
+  fields.refuse("load_in_4bit", kNoQlora);
+  fields.refuse("load_in_8bit", kNoQlora);
+}
+
 }  // namespace
 
 ModelSection::ModelSection() : config(std::make_shared<nlohmann::json>()) {}
@@ -48,6 +66,7 @@ void ModelSection::fields(Fields& fields) {
          "random, or auto: the weights if path is a folder, file or hub id that has them, else "
          "random")
       .one_of({"auto", "random", "weights"});
+  refuse_quantised(fields);
 }
 
 std::vector<data::SourceOptions> EvaluationSection::held_out() const {
@@ -124,10 +143,11 @@ void DataSection::fields(Fields& fields) {
 }
 
 void AdapterSection::fields(Fields& fields) {
-  fields("type", type,
-         "kind of adapter: none, every parameter is trained; lora, the model is frozen, and "
-         "low-rank products beside its linear layers are trained (docs/adapters.md)")
-      .one_of({"none", "lora"});
+  refuse_adapters(
+      fields("type", type,
+             "kind of adapter: none, every parameter is trained; lora, the model is frozen, and "
+             "low-rank products beside its linear layers are trained (docs/adapters.md)")
+          .one_of({"none", "lora"}));
   fields("path", path,
          "folder of an adapter (PEFT's), or of a run that trained one, to start from; its "
          "configuration replaces the keys below");
@@ -158,6 +178,9 @@ void AdapterSection::fields(Fields& fields) {
          "scale by alpha / sqrt(r), in place of alpha / r (arXiv 2312.03732)");
   fields("layers", layers,
          "layers with products, from 0, for endings of names or all-linear; default: all");
+  fields.refuse("use_dora", kNoDora);
+  fields.refuse("use_qalora", kNoQalora);
+  refuse_quantised(fields);
 }
 
 void TrainSection::fields(Fields& fields) {
@@ -411,8 +434,9 @@ void OutputSection::fields(Fields& fields) {
          "else none")
       .one_of({"auto", "all", "trigram", "none"});
   fields("sample_prompt", sample_prompt,
-         "prompt of the samples before the first step and at the end; default: one at the end, of "
-         "the first lines of a held-out file or of the first example's prompt");
+         "prompt of the samples before the first step and at the end; default: the prompt of the "
+         "first held-out example; of texts the first lines of a held-out file, for a sample at the "
+         "end alone");
   fields("sample_tokens", sample_tokens, "most tokens of a sample; 0: no samples")
       .min(0)
       .max(kMaxTokens);
@@ -426,7 +450,8 @@ void RunConfig::fields(Fields& fields) {
       "desirable or not; rl, on rewards of the model's own answers (`hocket rl`)");
   fields("model", model, "model to train");
   fields("data", data, "training and held-out data");
-  fields("adapter", adapter, "small addition that is trained in place of the model");
+  refuse_adapters(
+      fields("adapter", adapter, "small addition that is trained in place of the model"));
   fields("train", train,
          "length, batch, learning rate, evaluations and checkpoints of the training");
   fields("preference", preference, "losses and reference, for objectives dpo and kto");
@@ -436,6 +461,7 @@ void RunConfig::fields(Fields& fields) {
   fields("cluster", cluster, "hardware of the run");
   fields("emulate", emulate, "emulated device, for more ranks than cores").formerly("timed");
   fields("output", output, "folder and contents of the run's results");
+  refuse_quantised(fields);
 }
 
 }  // namespace hocket::engine

@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/text.h"
+#include "data/examples/records.h"
 #include "train/evaluate.h"
 
 namespace hocket::train {
@@ -109,13 +109,14 @@ size_t largest(const std::vector<double>& values) {
 }  // namespace
 
 std::vector<ChoiceQuestion> read_questions(const std::string& path) {
-  const std::string text = read_file(path);
+  constexpr int64_t kMaxBytes = 32 << 20;  // of a question
+  data::RecordReader records(data::open_bytes(path), path, data::RecordReader::Form::lines,
+                             kMaxBytes);
   std::vector<ChoiceQuestion> questions;
-  int64_t number = 0;
-  for (const auto& line : split(text, '\n')) {
-    ++number;
-    if (trim(line).empty()) continue;
-    questions.push_back(parse_question(std::string(line), fmt::format("{}:{}", path, number)));
+  for (data::Record record; records.next(&record);) {
+    const std::string place = fmt::format("{}:{}", path, record.line);
+    if (record.too_long) fail(place, "is longer than {}", human_bytes(kMaxBytes));
+    questions.push_back(parse_question(record.text, place));
   }
   if (questions.empty()) fail(path, "has no question; expected a JSON object a line");
   return questions;

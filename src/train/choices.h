@@ -23,7 +23,8 @@ struct ChoiceQuestion {
 /// Reads questions, an object a line: the question (`question`, `query`, `prompt`, `ctx` or
 /// `goal`), the choices (`choices`, `endings` or `options`, a list of strings, or as ARC has them
 /// {"text": [...], "label": [...]}), and the right one (`answer`, `label`, `gold` or `answerKey`:
-/// its index from 0, its letter, or its label). Throws Error with file and line for anything else.
+/// its index from 0, its letter, or its label). A name that ends with .gz, .zst or .zstd is
+/// unpacked. Throws Error with file and line for anything else.
 std::vector<ChoiceQuestion> read_questions(const std::string& path);
 
 /// A question's choices as the model reads them.

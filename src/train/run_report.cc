@@ -156,7 +156,7 @@ void RunReport::write(engine::Programs& programs, const std::string& status, boo
   if (run_.config.output.trace) {
     write_traces(measured);
   }
-  if (std::optional<diagnose::Sample> first = kept_sample(dir, run_.config.output.sample_prompt)) {
+  if (std::optional<diagnose::Sample> first = kept_sample(dir, sample_prompt(run_, data_))) {
     report.samples.push_back(std::move(*first));
   }
   if (draws_sample) {

@@ -68,19 +68,19 @@ std::string generate(engine::Session& session, const serve::StepLimits& limits,
   return text;
 }
 
-Prompt sample_prompt(const engine::Run& run, const TrainingData& data) {
-  const std::string& given = run.config.output.sample_prompt;
-  return data.prompt_of(given.empty() ? data.sample_prompt() : given);
-}
-
 }  // namespace
+
+std::string sample_prompt(const engine::Run& run, const TrainingData& data) {
+  const std::string& given = run.config.output.sample_prompt;
+  return given.empty() ? data.sample_prompt() : given;
+}
 
 std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compiled& training,
                                    const TrainingData& data) {
   // Memory at the same time: the generating program with its parameters; if their layout differs,
   // the training's, and between processes messages in flight: the source, the copy to send, and the
   // received one.
-  const int64_t prompt = std::ssize(sample_prompt(run, data).ids);
+  const int64_t prompt = std::ssize(data.prompt_of(sample_prompt(run, data)).ids);
   const engine::Compiled generation =
       serve::compile_generation(run, sample_limits(run, data, prompt));
   const std::vector<program::Memory> memory = program::memory_of(generation.program);
@@ -114,7 +114,7 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
     }
   };
   keep_parameters();
-  const Prompt prompt = sample_prompt(run, data);
+  const Prompt prompt = data.prompt_of(sample_prompt(run, data));
   serve::Request request;
   request.prompt = prompt.ids;
   request.max_tokens = run.config.output.sample_tokens;

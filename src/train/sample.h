@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "diagnose/report.h"
@@ -11,9 +12,12 @@
 
 namespace hocket::train {
 
+/// Returns the text that samples go on from: output.sample_prompt, or a prompt of the data.
+std::string sample_prompt(const engine::Run& run, const TrainingData& data);
+
 /// Draws a sample from the parameters in the memory of a training's ranks, after
-/// output.sample_prompt or a prompt of the data. Other memory of sessions and optimizer state is
-/// released first: the training can run no further step. With ranks as processes all call it.
+/// sample_prompt(). Other memory of sessions and optimizer state is released first: the training
+/// can run no further step. With ranks as processes all call it.
 diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
                              const TrainingData& data);
 

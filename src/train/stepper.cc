@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "graph/names.h"
 
 namespace hocket::train {
@@ -100,8 +101,8 @@ void Stepper::judge(StepMetrics& metrics) {
   const bool skipped = is_skipped(section_, metrics.grad_norm);
   const bool goes_on =
       skipped && (std::isfinite(metrics.grad_norm) || section_.on_nonfinite == "skip");
-  const std::string loss =
-      fmt::format("loss {} and gradient norm {}", metrics.loss, metrics.grad_norm);
+  const std::string loss = fmt::format("loss {} and gradient norm {}", number_text(metrics.loss),
+                                       number_text(metrics.grad_norm));
   if (!goes_on && !(std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm))) {
     const std::string reason = fmt::format("step {}: {}", metrics.step, loss);
     if (skipped) {

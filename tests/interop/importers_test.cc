@@ -411,9 +411,8 @@ TEST(Axolotl, RefusesWhatARunCannotExpress) {
     const char* by;
     const char* part;
   } kRows[] = {
-      {"adapter: lora", "adapter: qlora", "weights are not quantised here"},
-      {"bf16: auto", "load_in_8bit: true", "would make another model"},
-      {"bf16: auto", "load_in_4bit: true", "would make another model"},
+      {"adapter: lora", "adapter: qlora", "QLoRA is not supported, weights are not quantised here"},
+      {"bf16: auto", "gptq: true", "would make another model"},
       {"adamw_torch", "adamw_bnb_8bit", "try --set optimizer.name"},
       {"zero2.json", "zero3_bf16_cpuoffload_all.json", "nothing is offloaded here"},
       {"zero2.json", "mine.json", "try --set plan.shard.params"},
@@ -422,7 +421,6 @@ TEST(Axolotl, RefusesWhatARunCannotExpress) {
       {"lr_scheduler: cosine", "lr_scheduler: rex", "expected one of cosine"},
       {"gradient_checkpointing: true", "gradient_checkpointing: offload", "nothing is offloaded"},
       {"bf16: auto", "rl: orpo", "expected dpo, ipo or kto"},
-      {"bf16: auto", "unfrozen_parameters: [lm_head]", "would make another plan"},
       {"micro_batch_size: 2", "micro_batchsize: 2", "line 20: micro_batchsize is 2"},
       {"micro_batch_size: 2", "micro_batchsize: 2", "try micro_batch_size"}};
   for (const auto& row : kRows) {
@@ -431,6 +429,96 @@ TEST(Axolotl, RefusesWhatARunCannotExpress) {
     });
     EXPECT_TRUE(says(text, row.part)) << row.by << ": " << text;
   }
+}
+
+/// Neither another model nor a search replaces what changes the training.
+TEST(Axolotl, RefusesWhatWouldTrainOtherwise) {
+  const struct {
+    const char* setting;
+    const char* part;
+  } kRows[] = {
+      {"peft_use_dora: true", "another training: DoRA is not supported, but plain LoRA is"},
+      {"load_in_4bit: true", "another training: QLoRA is not supported"},
+      {"load_in_8bit: true", "another training: QLoRA is not supported"},
+      {"peft: {loftq_config: {loftq_bits: 4}}", "adapters are plain LoRA here"},
+      {"peft_init_lora_weights: pissa", "expected true or gaussian"},
+      {"peft_trainable_token_indices: [3]", "would make another training"},
+      {"unfrozen_parameters: [lm_head]", "those of train.freeze"},
+      {"lr_groups: [{name: a, modules: [b], lr: 1e-3}]", "those of optimizer.groups"},
+      {"neftune_noise_alpha: 5", "samples have no noise"},
+      {"kd_trainer: true", "the loss is cross entropy"},
+      {"liger_use_token_scaling: true", "the loss is cross entropy"},
+      {"rpo_alpha: 1.0", "those of preference.loss_type"},
+      {"dpo_use_weighting: true", "those of preference.loss_type"},
+      {"jagged_restart_steps: 10", "learning rates follow train.schedule"},
+      {"lr_scheduler_kwargs: {num_cycles: 3}", "learning rates follow train.schedule"},
+      {"optim_args: {eps: 1e-6}", "the keys of optimizer"},
+      {"reinit_weights: true", "begins with the weights of the model"},
+      {"trainer_cls: mine.Trainer", "the trainer is Hocket's own"},
+      {"plugins: [axolotl.integrations.grokfast.GrokfastPlugin]", "make another training"},
+      {"tokenizer_config: other/model", "expected base_model, some/model"},
+      {"load_best_model_at_end: true\nmetric_for_best_model: eval_bleu", "one of loss, eval_loss"}};
+  for (const auto& row : kRows) {
+    const std::string file = std::string(kAxolotl) + row.setting + "\n";
+    for (const Beside& with : {Beside{}, beside({"model.path"}, false)}) {
+      if (with.has_model() && says(row.setting, "tokenizer_config")) continue;
+      const std::string text = refusal_of([&] { import_axolotl(file, "a.yml", {4, 0}, with); });
+      EXPECT_TRUE(says(text, row.part)) << row.setting << ": " << text;
+    }
+  }
+  // Without effect.
+  import_axolotl(std::string(kAxolotl) +
+                     "load_in_4bit: false\nrpo_alpha: null\noptim_args: {}\n"
+                     "peft_init_lora_weights: true\nlr_scheduler_kwargs: {}\n"
+                     "plugins: [axolotl.integrations.liger.LigerPlugin]\n"
+                     "tokenizer_config: some/model\n",
+                 "a.yml", {4, 0});
+}
+
+TEST(Axolotl, ReadsLossesPerTokenBestCheckpointsAndEvents) {
+  const std::string pairs = "base_model: m\ndatasets:\n  - path: a.jsonl\nmicro_batch_size: 1\n";
+  const auto losses = [&](const std::string& text) {
+    return import_axolotl(pairs + text, "a.yml", {1, 0}).keys.at("preference.loss_type");
+  };
+  EXPECT_EQ(losses("rl: dpo\ndpo_norm_loss: true\n"), "[sigmoid_norm]");
+  EXPECT_EQ(losses("rl: dpo\ndpo_norm_loss: false\ndpo_loss_type: [hinge]\n"), "[hinge]");
+  EXPECT_EQ(losses("rl: ipo\ndpo_norm_loss: true\n"), "[ipo]");
+  EXPECT_TRUE(
+      says(refusal_of([&] { losses("rl: dpo\ndpo_norm_loss: true\ndpo_loss_type: [hinge]\n"); }),
+           "false beside dpo_loss_type hinge"));
+  const Imported found =
+      import_axolotl(std::string(kAxolotl) +
+                         "load_best_model_at_end: true\neval_steps: 5\nuse_tensorboard: true\n",
+                     "a.yml", {4, 0});
+  expect_keys(
+      found,
+      {{"train.keep_best", "true"}, {"train.eval_every", "5"}, {"output.tensorboard", "true"}});
+  expect_keys(import_axolotl(replaced(kAxolotl, "lr_scheduler: cosine",
+                                      "lr_scheduler: cosine_with_min_lr\n"
+                                      "lr_scheduler_kwargs: {min_lr: 3e-5}"),
+                             "a.yml", {4, 0}),
+              {{"train.schedule", "cosine"}, {"train.min_lr", "3e-05"}});
+}
+
+TEST(Axolotl, NotesWhatTrainsOnOtherTokens) {
+  for (const char* const setting :
+       {"chat_template_kwargs: {enable_thinking: false}", "eot_tokens: [x]", "train_on_eos: all",
+        "dataset_exact_deduplication: true", "min_sample_len: 3", "shuffle_merged_datasets: false",
+        "peft_init_lora_weights: gaussian", "fp8_config: {recipe: rowwise}"}) {
+    const Imported found = import_axolotl(std::string(kAxolotl) + setting + "\n", "a.yml", {4, 0});
+    const std::string key = std::string(setting).substr(0, std::string(setting).find(':'));
+    EXPECT_TRUE(std::any_of(found.notes.begin(), found.notes.end(), [&](const std::string& line) {
+      return says(line, key);
+    })) << setting;
+  }
+  const Imported found = import_axolotl(
+      replaced(kAxolotl, "type: alpaca",
+               "type: chat_template\n    train_on_eos: last\n    field_tools: functions"),
+      "a.yml", {4, 0});
+  EXPECT_TRUE(says(found.keys.at("data.sources"), "columns: {tools: \"functions\"}"));
+  EXPECT_TRUE(std::any_of(found.notes.begin(), found.notes.end(), [](const std::string& line) {
+    return says(line, "datasets.1.train_on_eos = last: trained tokens are those of data.train_on");
+  }));
 }
 
 struct File {

@@ -137,7 +137,23 @@ TEST(RunConfig, LabelSmoothingNeedsASigmoidLoss) {
   run_of({"preference.label_smoothing=0.1", "preference.loss_type=sigmoid_norm"});
 }
 
+TEST(RunConfig, NamesTheAdaptersThatAreNotSupported) {
+  for (const char* const setting : {"adapter.use_dora=true", "adapter.type=dora", "adapter=dora"}) {
+    EXPECT_ERROR(run_of({setting}), ": DoRA is not supported; expected plain LoRA");
+  }
+  for (const char* const setting :
+       {"adapter.type=qlora", "adapter.load_in_4bit=true", "adapter.load_in_8bit=true",
+        "model.load_in_4bit=true", "load_in_4bit=true", "adapter=qlora"}) {
+    EXPECT_ERROR(run_of({setting}), ": QLoRA is not supported");
+  }
+  EXPECT_ERROR(run_of({"adapter.type=qalora"}), ": QALoRA is not supported");
+  EXPECT_ERROR(run_of({"adapter.type=ia3"}), "expected one of none, lora");
+}
+
 TEST(RunConfig, LossesOfPreferencesAddUp) {
+  EXPECT_ERROR(run_of({"preference.loss_type=apo_zero"}),
+               "expected one of sigmoid, sigmoid_norm, ipo, hinge, or a list of these");
+
   const PreferenceSection one = run_of({"preference.loss_type=hinge"}).config.preference;
   EXPECT_EQ(one.loss_type, (std::vector<std::string>{"hinge"}));
   const std::string two = "preference.loss_type=[sigmoid, ipo]";

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "tests/data/data_util.h"
+#include "tests/data/examples/source_util.h"
 
 namespace hocket::train {
 namespace {
@@ -34,6 +35,18 @@ TEST(Choices, ReadsTheUsualFormsOfQuestions) {
   EXPECT_EQ(questions[2].answer, 1u);
   EXPECT_EQ(questions[3].answer, 0u);
   EXPECT_TRUE(questions[1].place.ends_with("questions.jsonl:3"));
+}
+
+TEST(Choices, UnpacksGzipAndZstd) {
+  const data::TempFolder folder;
+  const std::string text = R"({"question": "2 + 2 =", "choices": ["3", "4"], "answer": 1})";
+  for (const std::string& path :
+       {folder.add("a.jsonl.gz", data::gzip(text)), folder.add("a.jsonl.zst", data::zstd(text))}) {
+    const std::vector<ChoiceQuestion> questions = read_questions(path);
+    ASSERT_EQ(questions.size(), 1u);
+    EXPECT_EQ(questions[0].place, path + ":1");
+  }
+  EXPECT_ERROR(read_questions(folder.add("b.jsonl.gz", text)), "b.jsonl.gz");
 }
 
 TEST(Choices, NamesTheLineOfAFault) {

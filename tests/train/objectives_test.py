@@ -423,6 +423,22 @@ class Objectives(Folder):
         self.assertEqual((before["prompt"], after["prompt"]), ("int x", "int x"))
         self.assertNotEqual(before["text"], after["text"])
 
+    def test_samples_are_of_an_example(self):
+        """Without a prompt the samples before and after go on from the first example's, also in the report of a resumed run."""
+        self.prepare("dense", DENSE, "dpo")
+        run = self.run_file("both_samples", "dense", "dpo", {}, {}, {"type": "lora", "r": 2, "targets": ["all-linear"]})
+        words = ("--set", "output.report=true", "--set", "output.sample_tokens=6")
+        out = self.hocket("train", run, *words)
+        out += self.hocket("train", run, *words, "--set", f"train.steps={STEPS + 1}")
+        self.assertEqual(1, out.count("\nsample before training ("))
+        self.assertEqual(2, out.count("\nsample ("))
+        with open(self.path("both_samples/report.html"), encoding="utf-8") as f:
+            page = json.loads(f.read().split('id="data">', 1)[1].split("</script>", 1)[0])
+        before, after = page["samples"]
+        self.assertEqual((before["when"], after["when"]), ("before training", ""))
+        self.assertEqual(before["prompt"], after["prompt"])
+        self.assertTrue(before["prompt"].endswith(QUESTIONS[0]), before["prompt"])
+
     def test_prepared_texts_are_of_pretraining(self):
         self.prepare("dense", DENSE, "sft")
         run = self.run_file("both", "dense", "sft", {}, {})

@@ -59,8 +59,12 @@ class Refusals(rl_util.RlTest):
 
         sources = [{"path": judged("train.jsonl", 4), "split": "train"}, {"path": judged("one.jsonl", 1), "split": "valid"}]
         said = self.train(2, {"sources": sources}, objective="kto")
-        self.assertIn("1 example change completions in groups of one", said)
+        self.assertIn("behind the prompt of another example; got 1 example; expected two examples or more", said)
         self.assertIn("these are the examples held out; try another data.valid_fraction", said)
+        # By default two are held out of a few.
+        for count in (4, 8):
+            self.train(0, {"sources": [{"path": judged(f"{count}.jsonl", count)}], "valid_fraction": 0.05}, objective="kto",
+                       output={"dir": self.path(f"out-{count}"), "trace": False, "report": False})
         with open(self.path("long.jsonl"), "w", encoding="utf-8") as f:
             f.write(json.dumps({"prompt": "r" + "1" * 60 + "=", "completion": "1"}))
         said = self.train(2, {"sources": [{"path": self.rows}, {"path": self.path("long.jsonl"), "split": "valid"}]})

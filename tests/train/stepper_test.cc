@@ -236,7 +236,8 @@ TEST(Stepper, StopsAtAGradientThatIsNotFinite) {
   EXPECT_TRUE(steps.state() == before);
   EXPECT_EQ(steps.stepper().done().step, 1);
   ASSERT_EQ(steps.reasons.size(), 1u);
-  EXPECT_EQ(steps.reasons[0].find("step 2: loss "), 0u) << steps.reasons[0];
+  EXPECT_EQ(steps.reasons[0].find("step 2: loss nan and gradient norm nan"), 0u)
+      << steps.reasons[0];
 }
 
 TEST(Stepper, GoesOnWithoutStepsThatAreNotFinite) {

@@ -520,7 +520,7 @@ void verb_eval(Args& args) {
               "for --ids: .safetensors file of the gradients; -: standard output");
   args.option("--data", "DIR", &options->data, "a folder made by `hocket data prepare`");
   args.option("--choices", "FILE", &options->choices,
-              "file of questions of multiple choice, JSON Lines");
+              "file of questions of multiple choice, JSON Lines, maybe packed (.gz, .zst)");
   args.option(
       "--details", "FILE", &options->details,
       "for --choices: file of the log-probabilities and answers of every question, JSON Lines");

@@ -70,17 +70,27 @@ std::string sequence_text(const ShownSequence& sequence, const data::Tokenizer& 
   return out;
 }
 
-/// Examples that are not in rows, with the reason; {name, for people, number}.
+/// Examples that are not in rows, with the reason; {name, for people, number, the first ones}.
 struct DroppedRow {
   const char* name;
   const char* text;
   int64_t count;
+  std::vector<std::string> first;
 };
 std::vector<DroppedRow> dropped_rows(const data::RowReport& report) {
-  return {{"too_long", "longer than a row", report.too_long},
-          {"cut_away", "with all trained tokens cut off", report.cut_away},
-          {"untrained", "without a trained token", report.untrained},
-          {"unused", "of sources with weight 0", report.unused}};
+  return {{"too_long", "longer than a row", report.too_long, report.first_too_long},
+          {"cut_away", "with all trained tokens cut off", report.cut_away, report.first_cut_away},
+          {"untrained", "without a trained token", report.untrained, report.first_untrained},
+          {"unused", "of sources with weight 0", report.unused, {}}};
+}
+
+/// Lines of examples that are named, below the line that counts them.
+std::string named_text(const std::vector<std::string>& first, const char* indent) {
+  std::string out;
+  for (const std::string& line : first) {
+    out += fmt::format("{}{}\n", indent, line);
+  }
+  return out;
 }
 
 void put_sequences(JsonWriter& json, const std::vector<ShownSequence>& sequences,
@@ -107,14 +117,13 @@ void put_sequences(JsonWriter& json, const std::vector<ShownSequence>& sequences
 
 std::string source_text(const data::SourceReport& source) {
   const data::ReadReport& read = source.read;
-  std::string out = fmt::format("{}: {}, {} ({})\n", source.name, counted(read.files, "file"),
-                                counted(read.examples, "example"), read.layout);
+  std::string out = fmt::format("{}: {}, {}{}\n", source.name, counted(read.files, "file"),
+                                counted(read.examples, "example"),
+                                read.layout.empty() ? "" : " (" + read.layout + ")");
   const auto list = [&](int64_t count, const char* what, const std::vector<std::string>& first) {
     if (count == 0) return;
     out += fmt::format("  {} {}\n", counted(count, "example"), what);
-    for (const std::string& line : first) {
-      out += fmt::format("    {}\n", line);
-    }
+    out += named_text(first, "    ");
   };
   list(read.unreadable, "unreadable", read.first_unreadable);
   list(source.refused, "refused", source.first_refused);
@@ -166,9 +175,11 @@ std::string show_text(const engine::ExampleData& data, bool valid, int64_t count
   }
   out += fmt::format("truncated to {} tokens: {}, which lose {}\n", rows.seq_len(),
                      counted(report.truncated, "example"), counted(report.lost_ids, "token"));
+  out += named_text(report.first_truncated, "  ");
   for (const DroppedRow& dropped : dropped_rows(report)) {
     if (dropped.count > 0) {
       out += fmt::format("left out: {} {}\n", counted(dropped.count, "example"), dropped.text);
+      out += named_text(dropped.first, "  ");
     }
   }
   const Lengths lengths(rows.examples());
@@ -228,6 +239,7 @@ std::string show_json(const engine::ExampleData& data, bool valid, int64_t count
       .member("split_texts", report.split)
       .member("split_parts", report.parts)
       .member("truncated", report.truncated)
+      .member("first_truncated", report.first_truncated)
       .member("lost_tokens", report.lost_ids);
   if (rows.examples().kind() == SetKind::unpaired) {
     json.key("labels")
@@ -240,6 +252,10 @@ std::string show_json(const engine::ExampleData& data, bool valid, int64_t count
   json.key("dropped").object();
   for (const DroppedRow& dropped : dropped_rows(report)) {
     json.member(dropped.name, dropped.count);
+  }
+  json.end().key("first_dropped").object();
+  for (const DroppedRow& dropped : dropped_rows(report)) {
+    json.member(dropped.name, dropped.first);
   }
   json.end();
   const Lengths lengths(rows.examples());

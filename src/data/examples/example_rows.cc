@@ -114,8 +114,13 @@ void ExampleRows::choose() {
       untrained |= count_targets(sequence.trained, std::ssize(sequence.trained)) == 0;
       cut_away |= kept == 0;
     }
+    const auto name_in = [&](std::vector<std::string>& first) {
+      if (first.size() >= ReadReport::kNamed) return;
+      first.push_back(fmt::format("{}: {}", examples_->place(i), counted(before, "token")));
+    };
     if (untrained) {
       ++report_.untrained;
+      name_in(report_.first_untrained);
     } else if (before > after && options_.truncate == Truncate::refuse) {
       fail(examples_->place(i),
            "{} tokens, in rows of {}; try a larger train.seq_len, or data.truncate: keep_start or "
@@ -123,16 +128,21 @@ void ExampleRows::choose() {
            before, options_.seq_len);
     } else if (before > after && options_.truncate == Truncate::drop) {
       ++report_.too_long;
+      name_in(report_.first_too_long);
     } else if (cut_away) {
       ++report_.cut_away;
+      name_in(report_.first_cut_away);
     } else {
       used_[source].push_back(i);
       ++report_.examples;
       report_.desirable += examples_->label(i) ? 1 : 0;
       report_.ids += after;
       report_.targets += targets;
-      report_.truncated += before > after;
       report_.lost_ids += before - after;
+      if (before > after) {
+        ++report_.truncated;
+        name_in(report_.first_truncated);
+      }
     }
   }
   const int64_t all = examples_->size() - report_.unused;
@@ -353,8 +363,10 @@ std::unique_ptr<ExampleRows> ExampleRows::mismatched() const {
     }
   }
   if (!changes) {
-    fail("data", "{} change completions in groups of one; expected two examples or more",
-         counted(report_.examples, "example"));
+    fail("data",
+         "kto puts every completion behind the prompt of another example; got {}{}; expected two "
+         "examples or more",
+         counted(report_.examples, "example"), report_.examples > 1 ? " in groups of one" : "");
   }
   auto out = std::make_unique<ExampleRows>(*this);
   out->mismatched_ = true;

@@ -49,6 +49,9 @@ struct RowReport {
       0;  ///< dropped since no trained id is left of them, or of one of their answers
   int64_t untrained = 0;  ///< dropped since they had none from the start
   int64_t unused = 0;     ///< of sources with weight 0
+  /// Places of the first ReadReport::kNamed examples of each kind, with their numbers of tokens:
+  /// "chat.jsonl:17: 4000 tokens".
+  std::vector<std::string> first_truncated, first_too_long, first_cut_away, first_untrained;
 };
 
 class ExampleRows : public TrainingRows {

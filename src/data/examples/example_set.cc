@@ -115,7 +115,9 @@ class SetReader {
     }
     std::vector<bool> held(contents.size());
     if (options_.valid_fraction > 0 && !contents.empty()) {
-      held = hold_out(contents, options_.valid_fraction, options_.split_seed);
+      // Unpaired examples are compared with each other, also those held out.
+      const int64_t least = kind == SetKind::unpaired ? 2 : 1;
+      held = hold_out(contents, options_.valid_fraction, options_.split_seed, least);
     }
     size_t next = 0;
     for (Waiting& example : waiting_) {

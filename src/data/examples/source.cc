@@ -291,7 +291,8 @@ Hash128 content_hash(const Example& example) {
   return hasher.finish();
 }
 
-std::vector<bool> hold_out(const std::vector<Hash128>& contents, double share, uint64_t seed) {
+std::vector<bool> hold_out(const std::vector<Hash128>& contents, double share, uint64_t seed,
+                           int64_t least) {
   std::vector<bool> held(contents.size(), false);
   if (!(share >= 0 && share < 1)) {
     fail("data", "the share {} is held out; expected 0 or more, and less than 1", share);
@@ -300,16 +301,26 @@ std::vector<bool> hold_out(const std::vector<Hash128>& contents, double share, u
   const auto draw = [&](const Hash128& content) {
     return std::pair(split_draw(content, seed), content);
   };
-  const auto [least, most] =
-      std::minmax_element(contents.begin(), contents.end(),
-                          [&](const Hash128& a, const Hash128& b) { return draw(a) < draw(b); });
-  if (*least == *most) {
+  std::vector<std::pair<double, Hash128>> order;
+  for (const Hash128& content : contents) {
+    order.push_back(draw(content));
+  }
+  std::sort(order.begin(), order.end());
+  if (order.front() == order.back()) {
     fail("data", "{} with one content: nothing can be held out; try more examples, or share 0",
          counted(std::ssize(contents), "example"));
   }
+  const auto drawn = std::partition_point(order.begin(), order.end(),
+                                          [&](const auto& one) { return one.first < share; });
+  const auto few = std::min<int64_t>(std::max<int64_t>(least, 1), std::ssize(order) / 2);
+  const int64_t count = std::clamp<int64_t>(drawn - order.begin(), few, std::ssize(order) - few);
+  // The first content that is not held out: a later one than the last held out, if there is one.
+  auto first = std::upper_bound(order.begin(), order.end(), order[count - 1]);
+  if (first == order.end()) {
+    first = std::lower_bound(order.begin(), order.end(), order.back());
+  }
   for (size_t i = 0; i < contents.size(); ++i) {
-    held[i] =
-        contents[i] != *most && (contents[i] == *least || split_draw(contents[i], seed) < share);
+    held[i] = draw(contents[i]) < *first;
   }
   return held;
 }

@@ -407,6 +407,18 @@ TEST(HoldOut, DependsOnContentAndIsNeverEmptyNorAll) {
     EXPECT_LT(some, 3) << share;
   }
   EXPECT_EQ(hold_out(three, 0, 3), std::vector<bool>(3, false));
+  // Each side has two, if there are four.
+  const std::vector<Hash128> eight(contents.begin(), contents.begin() + 8);
+  for (const double share : {1e-9, 1 - 1e-9}) {
+    const auto at_least = [&](const std::vector<Hash128>& some) {
+      const std::vector<bool> few = hold_out(some, share, 3, 2);
+      const auto count = std::count(few.begin(), few.end(), true);
+      return share < 0.5 ? count : std::ssize(some) - count;
+    };
+    EXPECT_EQ(at_least(eight), 2) << share;
+    EXPECT_EQ(at_least({eight.begin(), eight.begin() + 4}), 2) << share;
+    EXPECT_EQ(at_least(three), 1) << share;
+  }
   EXPECT_TRUE(hold_out({}, 0.5, 3).empty());
   EXPECT_ERROR(hold_out({contents[0], contents[0]}, 0.5, 3), "2 examples with one content");
   EXPECT_ERROR(hold_out(three, 1, 3), "the share 1 is held out");
