@@ -244,6 +244,12 @@ class ConfigReader {
     }
   }
 
+  /// Returns whether a value asks for nothing.
+  static bool is_off(const ConfigNode& node) {
+    return node.kind == Kind::null ||
+           (node.kind == Kind::scalar && !node.quoted && node.text == "false");
+  }
+
   void check_known(const Fields& fields, const ConfigNode& node, const std::string& prefix) const {
     std::vector<std::string> known;
     for (const Field& field : fields.list()) {
@@ -253,6 +259,7 @@ class ConfigReader {
       const std::string& key = node.keys[i];
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
       if (const auto refused = fields.refused().find(key); refused != fields.refused().end()) {
+        if (is_off(node.items[i])) continue;
         fail(node.items[i].where, "unknown key {}: {}", quote(prefix + key), refused->second);
       }
       std::string close = nearest(key, known);

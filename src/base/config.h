@@ -111,7 +111,7 @@ class Fields {
                                                std::string_view help) {
     return add_named(name, help, member, names_of(T{}), true);
   }
-  /// Refuses an unknown key with a reason in place of the nearest one.
+  /// Refuses an unknown key with a reason in place of the nearest one, unless it is false or null.
   void refuse(const std::string& name, std::string why) { refused_[name] = std::move(why); }
   const std::vector<Field>& list() const { return list_; }
   const std::map<std::string, std::string>& refused() const { return refused_; }

@@ -266,7 +266,7 @@ std::string tensors_of(const std::string& folder, const char* file) {
     fail(folder,
          "has {} alone: pickled files are not read, since they can run code; expected {}; try: "
          "python3 -c \"import torch, safetensors.torch as st; "
-         "st.save_file(torch.load('{}', weights_only=True), '{}')\"",
+         "st.save_file(torch.load('{}', map_location='cpu', weights_only=True), '{}')\"",
          kPickledAdapterFile, kAdapterFile, pickled, path);
   }
   return path;

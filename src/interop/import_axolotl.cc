@@ -117,9 +117,12 @@ class AxolotlImport : public TreeImport {
     }
     note_template();
     const std::string model = file_.text("base_model", "");
-    if (file_.text("tokenizer_config", model) != model && !beside_.has_model()) {
-      file_.refuse("tokenizer_config",
-                   "base_model, " + model + "; try --set model.path=MODEL, a folder with both");
+    if (file_.text("tokenizer_config", model) != model) {
+      if (!beside_.has_model()) {
+        file_.refuse("tokenizer_config",
+                     "base_model, " + model + "; try --set model.path=MODEL, a folder with both");
+      }
+      file_.leave("tokenizer_config", "the tokenizer is that of the model in --set");
     }
     if (!file_.truth("shuffle_merged_datasets", true)) {
       note("shuffle_merged_datasets is false: rows of an epoch are shuffled here");
@@ -512,16 +515,17 @@ class AxolotlImport : public TreeImport {
     set("optimizer.eps", file_.number("adam_epsilon", 1e-8));
     set("optimizer.weight_decay", file_.number("weight_decay", 0));
     set("train.max_grad_norm", file_.number("max_grad_norm", 1));
+    read_schedule(lr);
+  }
+
+  void read_schedule(double lr) {
     const std::string schedule = file_.one_of(
         "lr_scheduler", "cosine",
         {"cosine", "linear", "constant", "constant_with_warmup", "cosine_with_min_lr"});
     const std::string form = schedule.substr(0, schedule.find('_'));
     set("train.schedule", form);
     set("train.min_lr", lr * file_.number("cosine_min_lr_ratio", form == "constant" ? 1 : 0));
-    if (schedule == "cosine_with_min_lr") {
-      const double share = file_.number("lr_scheduler_kwargs.min_lr_rate", 0);
-      set("train.min_lr", file_.number("lr_scheduler_kwargs.min_lr", lr * share));
-    }
+    read_min_lr(schedule, lr);
     if (file_.has("warmup_ratio")) {
       set("train.warmup_share", file_.number("warmup_ratio", 0));
       if (file_.has("warmup_steps")) {
@@ -529,6 +533,25 @@ class AxolotlImport : public TreeImport {
       }
     } else {
       set("train.warmup_steps", file_.at_least(0, "warmup_steps", 0));
+    }
+  }
+
+  /// Reads the argument of cosine_with_min_lr. Throws Error unless it is one of two, as
+  /// transformers does, and for one of another schedule.
+  void read_min_lr(const std::string& schedule, double lr) {
+    const std::string rate = "lr_scheduler_kwargs.min_lr", share = rate + "_rate";
+    if (schedule == "cosine_with_min_lr") {
+      if (file_.has(rate) == file_.has(share)) {
+        file_.refuse("lr_scheduler",
+                     "either min_lr or min_lr_rate in lr_scheduler_kwargs beside it");
+      }
+      set("train.min_lr", file_.number(rate, lr * file_.number(share, 0)));
+      return;
+    }
+    for (const std::string& path : {rate, share}) {
+      if (file_.has(path)) {
+        file_.refuse(path, "none with lr_scheduler " + schedule + "; try cosine_with_min_lr");
+      }
     }
   }
 

@@ -44,7 +44,7 @@ class LoraMatcher {
   std::vector<int32_t> expert_modules(const LinearModule& linear, size_t parts);
   void add_expert_modules(const LinearModule& linear);
   void add_saved();
-  void add_saved(const ParamWeights& param, std::set<std::string>* used);
+  void add_if_saved(const ParamWeights& param, std::set<std::string>* used);
   void expect_saved(const std::set<std::string>& used) const;
   void expect_one_training() const;
 

@@ -70,7 +70,7 @@ bool TargetMatcher::matches_parameter(const std::string& name) {
 void TargetMatcher::expect_used(const ModelModules& modules) const {
   for (const auto* list : {&lora_.target_modules, &lora_.target_parameters}) {
     for (const std::string& ending : *list) {
-      if (used_.contains(ending)) continue;
+      if (used_.contains(&ending)) continue;
       if (list == &lora_.target_modules && is_of_experts(modules, ending)) {
         fail(where_, "{} is a parameter of experts, and no module; expected it in {}",
              quote(ending), key_of(keys_, "target_parameters"));
@@ -121,7 +121,7 @@ bool TargetMatcher::fits_one(const std::string& name, const std::vector<std::str
   bool any = false;
   for (const std::string& ending : endings) {
     if (name != ending && !(is_here && ends_in(name, ending))) continue;
-    used_.insert(ending);
+    used_.insert(&ending);
     any = true;
   }
   return any;

@@ -77,8 +77,8 @@ class PatternValues {
 class TargetMatcher {
  public:
   TargetMatcher(const Lora& lora, const std::string& where, LoraKeys keys);
-  /// `layer`: that of a linear layer of a block; kNone: the module is none. As in PEFT, a whole
-  /// name in the list is a target in any layer.
+  /// Returns whether a module is a target. `layer`: its layer; kNone: it is no linear layer of a
+  /// block. As in PEFT, a whole name in the list is a target in any layer.
   bool matches(const std::string& module, int32_t layer);
   bool matches_parameter(const std::string& name);
   /// Throws Error for a target that nothing matched.
@@ -95,7 +95,7 @@ class TargetMatcher {
   const std::string& where_;
   const LoraKeys keys_;
   std::optional<NamePattern> pattern_;
-  std::set<std::string> used_;
+  std::set<const std::string*> used_;  ///< entries of both lists, which may be equal
   bool any_ = false;
 };
 

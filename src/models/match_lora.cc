@@ -91,7 +91,7 @@ void LoraMatcher::check_layers() const {
   if (layers.empty()) return;
   const std::string name = key("layers_to_transform");
   if (!lora_.target_parameters.empty()) {
-    fail(where_, "{} does not select {}; expected one of both", name, key("target_parameters"));
+    fail(where_, "{} does not select {}; expected one of the two", name, key("target_parameters"));
   }
   if (!lora_.target_pattern.empty() && lora_.target_pattern != kAllLinear) {
     fail(where_,
@@ -203,13 +203,13 @@ void LoraMatcher::expect_one_training() const {
     const std::vector<std::string> saved =
         saved_modules(is_parameter ? module.name : module.name + ".weight", lora_.modules_to_save);
     if (saved.empty()) continue;
-    fail(where_, "{} has an adapter, and {} trains {} in full; expected one of both", module.name,
-         key("modules_to_save"), saved[0]);
+    fail(where_, "{} has an adapter, and {} trains {} in full; expected one of the two",
+         module.name, key("modules_to_save"), saved[0]);
   }
 }
 
 /// Adds a parameter if it is in a module that is trained in full; `used`: endings that are.
-void LoraMatcher::add_saved(const ParamWeights& param, std::set<std::string>* used) {
+void LoraMatcher::add_if_saved(const ParamWeights& param, std::set<std::string>* used) {
   const bool expert =
       param.forms.size() > 1 && param.forms.back().size() == 1 && param.forms[0].size() > 2;
   const WeightForm& form = expert ? param.forms.back() : param.forms[0];
@@ -217,8 +217,10 @@ void LoraMatcher::add_saved(const ParamWeights& param, std::set<std::string>* us
   for (const WeightSlice& slice : form) {
     const std::vector<std::string> saved = saved_modules(slice.name, lora_.modules_to_save);
     if (saved.size() > 1) {
-      fail(where_, "{} has {} and {}, which is in it, too; expected one of both, by a longer name",
-           key("modules_to_save"), saved[1], saved[0]);
+      fail(where_,
+           "{} has {} and {}, which is in it: PEFT would save the inner one untrained; expected "
+           "names that fit one of the two, such as {}",
+           key("modules_to_save"), saved[1], saved[0], saved[1]);
     }
     for (const std::string& ending : lora_.modules_to_save) {
       if (!saved.empty() && saved[0].ends_with(ending)) {
@@ -274,7 +276,7 @@ void LoraMatcher::expect_saved(const std::set<std::string>& used) const {
 void LoraMatcher::add_saved() {
   std::set<std::string> used;
   for (const ParamWeights& param : modules_.weights) {
-    add_saved(param, &used);
+    add_if_saved(param, &used);
   }
   expect_saved(used);
 }

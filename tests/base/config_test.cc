@@ -396,6 +396,10 @@ TEST(Config, RefusesSomeKeysAndValuesWithAReasonOfTheirOwn) {
   EXPECT_EQ(refused_choice("kind=old"), "kind is 'old': old is gone; expected a section");
   EXPECT_EQ(refused_choice("kind.colour=red"),
             "unknown key 'kind.colour': colours are gone; expected name");
+  // A key that asks for nothing is no error, but a text is.
+  EXPECT_EQ(refused_choice("kind.colour=false"), "");
+  EXPECT_EQ(refused_choice("kind.colour=null"), "");
+  EXPECT_NE(refused_choice("kind.colour=\"false\""), "");
   EXPECT_EQ(refused_choice("kind.name=b"), "");
 }
 

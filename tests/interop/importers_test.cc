@@ -451,17 +451,18 @@ TEST(Axolotl, RefusesWhatWouldTrainOtherwise) {
       {"rpo_alpha: 1.0", "those of preference.loss_type"},
       {"dpo_use_weighting: true", "those of preference.loss_type"},
       {"jagged_restart_steps: 10", "learning rates follow train.schedule"},
+      {"cosine_constant_lr_ratio: 0.8", "learning rates follow train.schedule"},
+      {"loraplus_lr_ratio: 16", "those of optimizer.groups"},
+      {"lr_scheduler_kwargs: {min_lr: 1e-5}", "none with lr_scheduler cosine; try cosine_with_min"},
       {"lr_scheduler_kwargs: {num_cycles: 3}", "learning rates follow train.schedule"},
       {"optim_args: {eps: 1e-6}", "the keys of optimizer"},
       {"reinit_weights: true", "begins with the weights of the model"},
       {"trainer_cls: mine.Trainer", "the trainer is Hocket's own"},
       {"plugins: [axolotl.integrations.grokfast.GrokfastPlugin]", "make another training"},
-      {"tokenizer_config: other/model", "expected base_model, some/model"},
       {"load_best_model_at_end: true\nmetric_for_best_model: eval_bleu", "one of loss, eval_loss"}};
   for (const auto& row : kRows) {
     const std::string file = std::string(kAxolotl) + row.setting + "\n";
     for (const Beside& with : {Beside{}, beside({"model.path"}, false)}) {
-      if (with.has_model() && says(row.setting, "tokenizer_config")) continue;
       const std::string text = refusal_of([&] { import_axolotl(file, "a.yml", {4, 0}, with); });
       EXPECT_TRUE(says(text, row.part)) << row.setting << ": " << text;
     }
@@ -471,8 +472,53 @@ TEST(Axolotl, RefusesWhatWouldTrainOtherwise) {
                      "load_in_4bit: false\nrpo_alpha: null\noptim_args: {}\n"
                      "peft_init_lora_weights: true\nlr_scheduler_kwargs: {}\n"
                      "plugins: [axolotl.integrations.liger.LigerPlugin]\n"
-                     "tokenizer_config: some/model\n",
+                     "tokenizer_config: some/model\ncosine_constant_lr_ratio: 0\n",
                  "a.yml", {4, 0});
+}
+
+TEST(Axolotl, TokenizerIsThatOfTheModel) {
+  const std::string file = std::string(kAxolotl) + "tokenizer_config: other/model\n";
+  EXPECT_TRUE(says(refusal_of([&] {
+                     import_axolotl(file, "a.yml", {4, 0});
+                   }),
+                   "expected base_model, some/model"));
+  const std::vector<std::string> ignored =
+      import_axolotl(file, "a.yml", {4, 0}, beside({"model.path"}, true)).ignored;
+  EXPECT_EQ(std::count(ignored.begin(), ignored.end(),
+                       "tokenizer_config = other/model: the tokenizer is that of the model in "
+                       "--set"),
+            1);
+}
+
+TEST(Axolotl, ListsSettingsOfLogs) {
+  const std::vector<std::string> ignored =
+      import_axolotl(std::string(kAxolotl) +
+                         "plugins: [axolotl.integrations.swanlab.SwanLabPlugin]\n"
+                         "use_swanlab: true\nswanlab_project: mine\nswanlab_mode: local\n",
+                     "a.yml", {4, 0})
+          .ignored;
+  for (const char* const line :
+       {"use_swanlab = true", "swanlab_project = mine", "swanlab_mode = local"}) {
+    EXPECT_EQ(std::count(ignored.begin(), ignored.end(), line), 1) << line;
+  }
+}
+
+TEST(Axolotl, CosineWithMinLrHasOneOfTwoRates) {
+  const auto with = [](const std::string& arguments) {
+    return replaced(kAxolotl, "lr_scheduler: cosine",
+                    "lr_scheduler: cosine_with_min_lr\nlr_scheduler_kwargs: {" + arguments + "}");
+  };
+  for (const char* const arguments : {"min_lr: 3e-5", "min_lr_rate: 0.15"}) {
+    expect_keys(import_axolotl(with(arguments), "a.yml", {4, 0}),
+                {{"train.schedule", "cosine"}, {"train.min_lr", "3e-05"}});
+  }
+  for (const char* const arguments : {"", "min_lr: 3e-5, min_lr_rate: 0.15"}) {
+    EXPECT_TRUE(says(refusal_of([&] {
+                       import_axolotl(with(arguments), "a.yml", {4, 0});
+                     }),
+                     "expected either min_lr or min_lr_rate in lr_scheduler_kwargs"))
+        << arguments;
+  }
 }
 
 TEST(Axolotl, ReadsLossesPerTokenBestCheckpointsAndEvents) {
@@ -493,11 +539,6 @@ TEST(Axolotl, ReadsLossesPerTokenBestCheckpointsAndEvents) {
   expect_keys(
       found,
       {{"train.keep_best", "true"}, {"train.eval_every", "5"}, {"output.tensorboard", "true"}});
-  expect_keys(import_axolotl(replaced(kAxolotl, "lr_scheduler: cosine",
-                                      "lr_scheduler: cosine_with_min_lr\n"
-                                      "lr_scheduler_kwargs: {min_lr: 3e-5}"),
-                             "a.yml", {4, 0}),
-              {{"train.schedule", "cosine"}, {"train.min_lr", "3e-05"}});
 }
 
 TEST(Axolotl, NotesWhatTrainsOnOtherTokens) {

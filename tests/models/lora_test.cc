@@ -29,6 +29,12 @@ ModelConfig small_llama(bool tied = false) {
                    (tied ? "true" : "false"));
 }
 ModelConfig phi3() { return config_of("\"model_type\": \"phi3\", \"num_key_value_heads\": 1"); }
+ModelConfig gpt2() {
+  return parse_config(
+      R"({"model_type": "gpt2", "vocab_size": 24, "n_embd": 12, "n_layer": 2, "n_head": 3,
+          "n_positions": 64})",
+      "test");
+}
 ModelConfig gpt_neox() { return config_of("\"model_type\": \"gpt_neox\", \"rotary_pct\": 0.5"); }
 ModelConfig moe(const std::string& dense_layers = "[]") {
   return config_of(
@@ -257,9 +263,10 @@ TEST(Lora, ModulesToSaveAreThoseOfPeft) {
             (std::pair{std::set{query}, projections}));
 }
 
-TEST(Lora, RefusesModulesToSaveThatPeftRefuses) {
-  const auto refusal = [](std::vector<std::string> modules, const ModelConfig& config) {
-    Lora lora = targets({"q_proj"});
+TEST(Lora, RefusesModulesToSaveOfTwoMeanings) {
+  const auto refusal = [](std::vector<std::string> modules, const ModelConfig& config,
+                          const char* target = "q_proj") {
+    Lora lora = targets({target});
     lora.modules_to_save = std::move(modules);
     return error_of(config, lora);
   };
@@ -268,6 +275,11 @@ TEST(Lora, RefusesModulesToSaveThatPeftRefuses) {
   EXPECT_TRUE(says(refusal({"self_attn"}, small_llama()), "every target is in modules_to_save"));
   EXPECT_TRUE(says(refusal({"mlp", "down_proj"}, small_llama()),
                    "has model.layers.0.mlp and model.layers.0.mlp.down_proj, which is in it"));
+  EXPECT_TRUE(says(refusal({"attn"}, gpt2(), "c_fc"),
+                   "has transformer.h.0.attn and transformer.h.0.attn.c_attn, which is in it: PEFT "
+                   "would save the inner one untrained; expected names that fit one of the two, "
+                   "such as transformer.h.0.attn"));
+  EXPECT_EQ(refusal({"transformer.h.0.attn"}, gpt2(), "c_fc"), "");
   EXPECT_TRUE(says(refusal({"head"}, small_llama(true)), "has lm_head: it is tied"));
   EXPECT_TRUE(says(refusal({"mlps"}, small_llama()), "did you mean mlp?"));
   EXPECT_EQ(refusal({"mlp.experts"}, moe()), "");

@@ -146,6 +146,7 @@ TEST(RunConfig, NamesTheAdaptersThatAreNotSupported) {
         "model.load_in_4bit=true", "load_in_4bit=true", "adapter=qlora"}) {
     EXPECT_ERROR(run_of({setting}), ": QLoRA is not supported");
   }
+  run_of({"adapter.use_dora=false", "adapter.load_in_4bit=false", "model.load_in_8bit=null"});
   EXPECT_ERROR(run_of({"adapter.type=qalora"}), ": QALoRA is not supported");
   EXPECT_ERROR(run_of({"adapter.type=ia3"}), "expected one of none, lora");
 }
