@@ -431,14 +431,18 @@ bool set_chat_template(const std::string& text, ModelFiles* files) {
   return had;
 }
 
+bool has_chat_template(const ModelFiles& files) {
+  const json config = parse(files, kTokenizerConfigFile);
+  return files.has(kChatTemplateFile) || JsonView(config, kTokenizerConfigFile).has(kTemplateKey);
+}
+
 void take_chat_template(const ModelFiles& from, ModelFiles* files) {
   if (from.has(kChatTemplateFile)) {
     set_chat_template(from.texts.at(kChatTemplateFile), files);
     return;
   }
-  const json given = parse(from, kTokenizerConfigFile);
-  if (!JsonView(given, kTokenizerConfigFile).has(kTemplateKey)) return;
-  put_template_key(given.at(kTemplateKey), files);
+  if (!has_chat_template(from)) return;
+  put_template_key(parse(from, kTokenizerConfigFile).at(kTemplateKey), files);
 }
 
 std::string chat_template_of(const ModelFiles& files, const std::string& where) {

@@ -49,7 +49,11 @@ std::string add_stop_tokens(const std::vector<int64_t>& ids, const models::Model
 /// Makes `text` the only chat template of the files. Returns whether they had one before.
 bool set_chat_template(const std::string& text, ModelFiles* files);
 
-/// Replaces the chat templates by those of `from`, unless it has none.
+/// Returns whether the files have a chat template.
+bool has_chat_template(const ModelFiles& files);
+
+/// Replaces the chat templates by those of `from`, unless it has none. Requires:
+/// complete_tokenizer() has made a tokenizer_config.json for a tokenizer without one.
 void take_chat_template(const ModelFiles& from, ModelFiles* files);
 
 /// Returns the chat template: a file of its own comes first. Throws Error, in the name of `where`,

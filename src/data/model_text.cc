@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "data/gguf_sampling.h"
 #include "data/tokenizer/gguf.h"
+#include "data/tokenizer/tokenizer_config.h"
 #include "gguf/file.h"
 #include "gguf/special_tokens.h"
 
@@ -254,19 +255,19 @@ std::map<std::string, std::string> named_templates(const gguf::Metadata& in) {
   return out;
 }
 
+std::map<std::string, std::string> special_tokens_in(const GgufTokenizer& in_file,
+                                                     const std::string& model) {
+  const nlohmann::json config = parse_json(in_file.config, model);
+  return special_tokens_of(JsonView(config, model));
+}
+
 /// Reads the model's template, or the one in `file` if that is given.
 std::optional<ChatTemplate> read_chat_template(const std::string& model, const std::string& file) {
   if (!gguf::is_gguf(model)) return ChatTemplate::find(model, file);
   const gguf::File opened(model);
   const GgufTokenizer in_file = read_gguf_tokenizer(opened.metadata());
   if (in_file.chat_template.empty() && file.empty()) return std::nullopt;
-  const nlohmann::json config = parse_json(in_file.config, model);
-  std::map<std::string, std::string> special;
-  for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
-    if (config.contains(key) && config[key].is_string()) {
-      special[key] = config[key].get<std::string>();
-    }
-  }
+  std::map<std::string, std::string> special = special_tokens_in(in_file, model);
   if (file.empty()) {
     return ChatTemplate::parse(in_file.chat_template, model, std::move(special),
                                named_templates(opened.metadata()));
@@ -275,6 +276,14 @@ std::optional<ChatTemplate> read_chat_template(const std::string& model, const s
 }
 
 }  // namespace
+
+std::map<std::string, std::string> special_tokens(const std::string& model) {
+  if (gguf::is_gguf(model)) {
+    return special_tokens_in(read_gguf_tokenizer(gguf::File(model).metadata()), model);
+  }
+  const nlohmann::json config = read_tokenizer_config(model);
+  return special_tokens_of(JsonView(config, join_path(model, "tokenizer_config.json")));
+}
 
 std::optional<ChatTemplate> find_chat_template(const std::string& model, const std::string& file,
                                                const std::string& key) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -67,5 +68,8 @@ ChatTemplate load_chat_template(const std::string& model);
 std::optional<ChatTemplate> find_chat_template(const std::string& model,
                                                const std::string& file = "",
                                                const std::string& key = "--chat-template");
+
+/// Returns a model's special tokens by their keys ("bos_token").
+std::map<std::string, std::string> special_tokens(const std::string& model);
 
 }  // namespace hocket::data

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "checkpoint/model_template.h"
 #include "data/model_text.h"
 #include "gguf/file.h"
 
@@ -47,7 +48,8 @@ ExampleData read_example_data(const DataSection& section, const ExampleDataOptio
   ExampleData out;
   out.tokenizer = std::make_shared<data::Tokenizer>(tokenizer_of(section, options));
   const std::optional<data::ChatTemplate> chat =
-      data::find_chat_template(options.model, section.chat_template, "data.chat_template");
+      checkpoint::find_template(options.model, "", section.chat_template, "data.chat_template")
+          .chat_template;
   const auto is_left_out = [](const data::SourceOptions& source) {
     return source.split == "valid" || source.weight == 0.0;
   };

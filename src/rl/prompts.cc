@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/ordered_json.h"
 #include "base/text.h"
+#include "checkpoint/model_template.h"
 #include "data/examples/messages.h"
 #include "data/examples/source.h"
 #include "data/loader.h"
@@ -89,7 +90,8 @@ PromptData::PromptData(const engine::Run& run, int64_t longest)
   }
   tokenizer_ = std::make_unique<data::Tokenizer>(data::load_model_tokenizer(
       run.name, model_, section.tokenizer, run.model.vocab_size, "data.tokenizer"));
-  template_ = data::find_chat_template(model_, section.chat_template, "data.chat_template");
+  template_ = checkpoint::find_template(model_, "", section.chat_template, "data.chat_template")
+                  .chat_template;
   stop_tokens_ = data::stop_tokens(model_, run.model, *tokenizer_);
   beginning_ = data::beginning_of_text(model_, *tokenizer_);
   for (const data::SourceOptions& source : section.sources) {

@@ -112,7 +112,7 @@ void simulate(const engine::Run& run, const engine::Compiled& compiled,
   simulate(compiled.program, compiled.tokens_per_step, costs, result);
 }
 
-/// Returns why no sample is drawn at the end, or "". If one process lacks the memory, none draws.
+/// Returns why no samples are drawn, or "". If one process lacks the memory, none draws.
 std::string why_no_sample(const engine::Run& run, const engine::Compiled& compiled,
                           const TrainingData& data, const Prediction& result,
                           comm::Processes& processes) {
@@ -129,7 +129,7 @@ std::string why_no_sample(const engine::Run& run, const engine::Compiled& compil
     why = why.empty() ? of : why;
   }
   if (!why.empty()) {
-    print_row("", "no sample at the end: " + why);
+    print_row("", "no samples: " + why);
     return why;
   }
   int64_t until_then = 0;

@@ -29,7 +29,7 @@ struct Prediction {
   check::Certificate certificate;
   std::string provenance;
   std::string check_summary;
-  std::string no_sample;  ///< why none is drawn at the end; "": one is
+  std::string no_sample;  ///< why no samples are drawn; "": they are
   trace::Trace trace;     ///< simulated
   sim::SimReport report;
 };

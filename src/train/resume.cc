@@ -129,8 +129,8 @@ void compare_sources(const json& saved, const json& now, const Compare& compare)
   }
 }
 
-/// Throws Error for examples or prompts that are not those of the checkpoint: with the keys that
-/// differ, otherwise their files do.
+/// Throws Error for examples or prompts that are not those of the checkpoint. It has the keys that
+/// differ; without such keys, files do.
 void fail_for_examples(const json& saved, const json& now, const checkpoint::Checkpoint& from) {
   std::vector<std::string> before, after;  // "key = value"
   compare_sources(saved, now, [&](const std::string& key, const json& was, const json& is) {
@@ -140,8 +140,8 @@ void fail_for_examples(const json& saved, const json& now, const checkpoint::Che
   });
   if (!before.empty()) {
     fail(from.folder(),
-         "was saved with {}; this run has {}, and so other data; set {} back, or choose another "
-         "output.dir",
+         "was saved with {}; this run has {}, and the data differ; set {} back, or put changed "
+         "files of data.sources back, or choose another output.dir",
          join(before, ", "), join(after, ", "), before.size() == 1 ? "it" : "them");
   }
   fail(from.folder(),

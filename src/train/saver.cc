@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "checkpoint/adapter.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/model_template.h"
 #include "checkpoint/names.h"
 #include "checkpoint/record.h"
 #include "comm/run_on_all.h"
@@ -69,6 +70,9 @@ std::vector<std::string> Saver::read_files(const RunData& data) {
       checkpoint::take_tokenizer(data.tokenizer_path(), &files_);
     }
     checkpoint::complete_tokenizer(run_.model, &files_);
+    if (!run_.weights.empty()) {
+      checkpoint::complete_template(run_.weights, &files_);
+    }
     if (run_.lora) {
       adapter_ = models::match_lora(run_.model, *run_.lora, run_.name);
       const std::string base = base_of_adapter(run_);

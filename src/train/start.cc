@@ -108,14 +108,14 @@ bool names_folder(const std::string& began_with, Named which, const std::string&
   return false;
 }
 
-/// Keeps the files that a training begins with. Returns the name of one that is another file now;
-/// empty: none, or not known.
+/// Keeps the files that a training begins with. Returns a clause about one that is another file
+/// now; empty: none, or not known.
 std::string note_files(std::vector<std::string> now, std::vector<std::string>* began) {
   if (began->empty()) {
     *began = std::move(now);
     return "";
   }
-  return changed_file(*began, now);
+  return change_of_files(*began, now);
 }
 
 /// Notes the files of an adapter's base. Warns where a resumed training reads it from another place
@@ -130,8 +130,8 @@ void check_base(const std::string& base, Start& start) {
         base, then);
   } else if (!changed.empty()) {
     log_warning(
-        "the adapter's base is read from {}, where {} has another size or time than when "
-        "the training began; expected the same weights; try to put the former file back",
+        "the adapter's base is read from {}, where {}; expected the same weights; try to put the "
+        "former files back",
         base, changed);
   }
 }
@@ -219,8 +219,8 @@ void check_reference(const FrozenModel& reference, Start& start) {
         now, then);
   } else if (!changed.empty()) {
     log_warning(
-        "the reference is read again from {}, where {} has another size or time than when "
-        "the training began; expected the same weights; try to put the former file back",
+        "the reference is read again from {}, where {}; expected the same weights; try to put the "
+        "former files back",
         now, changed);
   }
 }

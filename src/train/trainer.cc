@@ -24,6 +24,7 @@
 #include "train/preflight.h"
 #include "train/report_data.h"
 #include "train/run_report.h"
+#include "train/sample.h"
 #include "train/saver.h"
 #include "train/schedule.h"
 #include "train/start.h"
@@ -302,14 +303,16 @@ void Trainer::compute_reference_values(bool shared) {
   compute_reference(run_, programs_, preference_rows(), steps, *preferences_);
 }
 
-/// Draws a sample of the model as a new training finds it, where a prompt is given or the data are
-/// examples, which have prompts. The store is one of its own, and is given back.
+/// Draws a sample of the model as a new training finds it, where a prompt is given or the examples
+/// have one. The store is one of its own, and is given back.
 void Trainer::draw_first_sample() {
   if (start_.from) return;
   if (is_first()) {
     forget_sample(run_.config.output.dir);
   }
-  const bool has_prompt = !run_.config.output.sample_prompt.empty() || data_->texts() == nullptr;
+  const bool has_prompt =
+      (!run_.config.output.sample_prompt.empty() || data_->texts() == nullptr) &&
+      !sample_prompt(run_, *data_).empty();
   if (!has_prompt || !prediction_.no_sample.empty()) return;
   engine::Programs first(run_, ranks_);
   first.replace(engine::training(run_), programs_.compiled());
@@ -478,12 +481,18 @@ void Trainer::compare(double held_out_loss, int64_t step) {
   }
 }
 
-/// Writes which checkpoint is the best.
+/// Writes which checkpoint is the best. Before there is one, the file of a former best goes: its
+/// checkpoint is not kept any more.
 void Trainer::name_best() const {
-  if (!is_first() || !section_.keep_best || best_.step == 0) return;
+  if (!is_first() || !section_.keep_best) return;
+  const std::string file = run_.config.output.dir + "/best.json";
+  if (best_.step == 0) {
+    saver_.storing([&] { remove_file(file); });
+    return;
+  }
   const std::string folder = saver_.folder_of(best_.step);
   if (!is_directory(folder)) return;  // saved before train.keep_best was set
-  saver_.storing([&] { write_best(run_.config.output.dir + "/best.json", best_, folder); });
+  saver_.storing([&] { write_best(file, best_, folder); });
 }
 
 /// Saves the state after the last step, unless it is saved.

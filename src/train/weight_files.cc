@@ -17,6 +17,7 @@ namespace hocket::train {
 namespace {
 
 bool is_of_weights(std::string_view name) {
+  if (name == checkpoint::kOptimizerFile) return false;
   return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
          name.ends_with(".gguf") || name == checkpoint::kConfigFile ||
          name == checkpoint::kAdapterConfigFile;
@@ -42,6 +43,26 @@ void add_files(const std::string& path, std::vector<std::string>* files) {
   }
 }
 
+/// Returns the NAME of "SIZE TIME NAME".
+std::string name_in(const std::string& file) {
+  const size_t time = file.find(' ') + 1;
+  return file.substr(file.find(' ', time) + 1);
+}
+
+/// Returns the first of `files` that is not in `others`; null: there is none.
+const std::string* first_beyond(const std::vector<std::string>& files,
+                                const std::vector<std::string>& others) {
+  const auto found = std::find_if(files.begin(), files.end(), [&](const std::string& file) {
+    return std::find(others.begin(), others.end(), file) == others.end();
+  });
+  return found == files.end() ? nullptr : &*found;
+}
+
+bool has_name(const std::vector<std::string>& files, const std::string& name) {
+  return std::any_of(files.begin(), files.end(),
+                     [&](const std::string& file) { return name_in(file) == name; });
+}
+
 }  // namespace
 
 std::vector<std::string> weight_files(const std::string& weights, const std::string& adapter) {
@@ -55,14 +76,15 @@ std::vector<std::string> weight_files(const std::string& weights, const std::str
   return files;
 }
 
-std::string changed_file(const std::vector<std::string>& before,
-                         const std::vector<std::string>& now) {
-  for (const auto& [files, others] : {std::pair(&now, &before), std::pair(&before, &now)}) {
-    for (const std::string& file : *files) {
-      if (std::find(others->begin(), others->end(), file) != others->end()) continue;
-      const size_t time = file.find(' ') + 1;
-      return file.substr(file.find(' ', time) + 1);
-    }
+std::string change_of_files(const std::vector<std::string>& before,
+                            const std::vector<std::string>& now) {
+  if (const std::string* const file = first_beyond(now, before)) {
+    const std::string name = name_in(*file);
+    return name + (has_name(before, name) ? " has another size or time than" : " was not there") +
+           " when the training began";
+  }
+  if (const std::string* const file = first_beyond(before, now)) {
+    return name_in(*file) + " is missing, which was there when the training began";
   }
   return "";
 }

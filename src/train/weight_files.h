@@ -13,10 +13,10 @@ namespace hocket::train {
 /// base; empty: random. `adapter`: a folder; empty: none.
 std::vector<std::string> weight_files(const std::string& weights, const std::string& adapter = "");
 
-/// Returns the name of the first file that differs between two results of weight_files(); empty:
-/// none.
-std::string changed_file(const std::vector<std::string>& before,
-                         const std::vector<std::string>& now);
+/// Returns a clause about the first file that differs from a training's beginning, between results
+/// of weight_files(); empty: none.
+std::string change_of_files(const std::vector<std::string>& before,
+                            const std::vector<std::string>& now);
 
 /// Results of weight_files() when a training began; empty: not read again, or not known.
 struct FrozenFiles {

@@ -20,9 +20,9 @@ MODEL = {"model_type": "llama", "vocab_size": 504, "hidden_size": 16, "num_hidde
          "num_key_value_heads": 2, "head_dim": 4, "intermediate_size": 24, "rms_norm_eps": 1e-5, "rope_theta": 5000.0,
          "max_position_embeddings": 128, "tie_word_embeddings": True, "hidden_act": "silu", "eos_token_id": 4, "bos_token_id": 1}
 LORA = {"type": "lora", "r": 2, "targets": ["q_proj"]}
-NEW = ("{% for m in messages %}<|im_start|>{{ m['role'] }} {{ m['content'] }}<|im_end|>{% endfor %}"
+NEW = ("{{ bos_token }}{% for m in messages %}<|im_start|>{{ m['role'] }} {{ m['content'] }}<|im_end|>{% endfor %}"
        "{% if add_generation_prompt %}<|im_start|>assistant {% endif %}")
-BY_NEW = "<|im_start|>user Hi<|im_end|><|im_start|>assistant "
+BY_NEW = "<s><|im_start|>user Hi<|im_end|><|im_start|>assistant "
 OLD = "{% for m in messages %}{{ m['role'] }} says {{ m['content'] }}. {% endfor %}"
 BY_OLD = "user says Hi. "
 
@@ -83,6 +83,12 @@ class ChatTemplate(unittest.TestCase):
         self.assertNotIn("has no effect", done.stderr)
         return json.loads(done.stdout)["prompt"], done.stderr
 
+    def copy_adapter(self, name):
+        """Copies the files of PEFT alone."""
+        os.makedirs(self.path(name))
+        for file in ("adapter_config.json", "adapter_model.safetensors"):
+            shutil.copy(os.path.join(self.checkpoint("lora"), file), self.path(name))
+
     def test_checkpoints_have_it(self):
         self.write("questions.jsonl", json.dumps({"question": "1", "choices": ["2", "3"], "answer": 0}))
         for base in ("bare", "own"):
@@ -119,9 +125,7 @@ class ChatTemplate(unittest.TestCase):
 
         # Folders of PEFT: without a template, and without a tokenizer that is read here.
         for name in ("plain", "keyed"):
-            os.makedirs(self.path(name))
-            for file in ("adapter_config.json", "adapter_model.safetensors"):
-                shutil.copy(os.path.join(self.checkpoint("lora"), file), self.path(name))
+            self.copy_adapter(name)
         self.write("keyed/tokenizer_config.json", json.dumps({"chat_template": NEW}))
         for name, expected in (("plain", BY_OLD), ("keyed", BY_NEW)):
             self.hocket("checkpoint", "merge", name, "--base", "own", "--out", name + "-merged")
@@ -130,10 +134,30 @@ class ChatTemplate(unittest.TestCase):
                 self.assertEqual(expected, prompt, model)
                 self.assertEqual(name == "keyed" and name in model, named + name in said, said)
 
+        # A template does not take the place of a tokenizer's configuration.
+        shutil.copytree(self.path("own"), self.path("unconfigured"))
+        os.remove(self.path("unconfigured", "tokenizer_config.json"))
+        self.hocket("checkpoint", "merge", "keyed", "--base", "unconfigured", "--out", "configured")
+        config = self.tokenizer_config(self.path("configured"))
+        self.assertEqual(("<|im_end|>", "PreTrainedTokenizerFast", NEW),
+                         (config["eos_token"], config["tokenizer_class"], config["chat_template"]))
+
+        # An adapter with a tokenizer and no template has its base's.
+        shutil.copytree(self.path("plain"), self.path("tokens"))
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(os.path.join(self.checkpoint("lora"), file), self.path("tokens"))
+        self.hocket("checkpoint", "merge", "tokens", "--out", "tokens-merged")
+        for model in (("tokens",), ("own", "--adapter", "tokens"), ("tokens-merged",)):
+            self.assertEqual(BY_OLD, self.rendered(*model)[0], model)
+        self.train("again", {"path": self.path("tokens"), "init": "weights"}, "--set", "data.chat_template=")
+        self.assertEqual(BY_OLD, self.rendered("again")[0])
+
     def test_a_server(self):
         self.train("lora", {"path": self.path("own")}, adapter=LORA)
+        self.copy_adapter("keyed")
+        self.write("keyed/tokenizer_config.json", json.dumps({"chat_template": NEW}))
         with open(self.path("serve.log"), "w+", encoding="utf-8") as log:
-            server = subprocess.Popen([cli_util.HOCKET, "serve", "own", "--adapter", "lora", "--port", "0"], cwd=self.folder,
+            server = subprocess.Popen([cli_util.HOCKET, "serve", "own", "--adapter", "keyed", "--port", "0"], cwd=self.folder,
                                       stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
             try:
                 found, end = None, time.monotonic() + 120
@@ -143,9 +167,10 @@ class ChatTemplate(unittest.TestCase):
                     found = re.search(r"serving \S+ at (http://\S+)", text)
                     self.assertTrue(found or (server.poll() is None and time.monotonic() < end), text)
                     time.sleep(0.05)
-                self.assertIn("the chat template is that of the adapter lora/checkpoints/step-000001", text)
+                self.assertIn("the chat template is that of the adapter keyed", text)
                 with urllib.request.urlopen(found.group(1) + "/tokenizer_info", timeout=60) as answer:
-                    self.assertEqual(NEW, json.load(answer)["chat_template"])
+                    info = json.load(answer)
+                self.assertEqual((NEW, "<s>"), (info["chat_template"], info["bos_token"]))
                 body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "return_token_strs": True}).encode()
                 request = urllib.request.Request(found.group(1) + "/tokenize", body, {"Content-Type": "application/json"})
                 with urllib.request.urlopen(request, timeout=60) as answer:

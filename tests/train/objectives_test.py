@@ -339,6 +339,8 @@ class Objectives(Folder):
                                           ("of-name", "dpo", None, "reference is read again")):
             folder = self.path(name + "-model")
             shutil.copytree(self.path("dense"), folder)
+            with open(folder + "/optimizer.safetensors", "wb") as f:
+                f.write(b"of a checkpoint")
             named = name == "of-name"
             run = self.run_file(name, "dense" if named else name + "-model", kind, {}, {"reference": folder} if named else {},
                                 adapter)
@@ -350,8 +352,9 @@ class Objectives(Folder):
                 return r.stderr
 
             self.assertNotIn("the training began", said(1) + said(2), name)
-            # A tokenizer beside the weights does not matter.
+            # A tokenizer or an optimizer's state beside the weights does not matter.
             os.utime(folder + "/tokenizer.json")
+            os.utime(folder + "/optimizer.safetensors")
             self.assertNotIn("the training began", said(3), name)
             save_file(random_weights(DENSE, seed=12), folder + "/model.safetensors", {"format": "pt"})
             for steps in (4, 5):
@@ -438,6 +441,19 @@ class Objectives(Folder):
         self.assertEqual((before["when"], after["when"]), ("before training", ""))
         self.assertEqual(before["prompt"], after["prompt"])
         self.assertTrue(before["prompt"].endswith(QUESTIONS[0]), before["prompt"])
+
+    def test_texts_have_no_prompt_of_a_first_sample(self):
+        self.prepare("dense", DENSE, "sft")
+        with open(self.path("texts.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps({"text": answer}) + "\n" for answer in ANSWERS)
+        run = self.run_file("texts", "dense", "sft", {}, {})
+        words = ("--set", "data.sources=[{path: " + self.path("texts.jsonl") + "}]", "--set", "output.sample_tokens=4",
+                 "--set", "train.steps=1")
+        out = self.hocket("train", run, *words)
+        self.assertNotIn("\nsample before training (", out)
+        self.assertIn("\nsample (", out)
+        out = self.hocket("train", run, *words, "--set", "output.sample_prompt=int", "--set", "output.dir=" + self.path("prompted"))
+        self.assertIn("\nsample before training (", out)
 
     def test_prepared_texts_are_of_pretraining(self):
         self.prepare("dense", DENSE, "sft")

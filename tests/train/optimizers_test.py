@@ -265,6 +265,23 @@ class Training(Folder):
         # Without a decision that goes by them nothing is said.
         self.assertNotIn(anew, told(self.path("moved"), keep_best=False)[0])
 
+    def test_a_former_best_that_may_be_removed_is_not_named(self):
+        data = {"dir": self.path("data"), "evaluation": [{"name": "b", "path": self.held_out()["dir"]}]}
+        train = {"lr": 1e-9, "eval_every": 1, "eval_sequences": 3, "keep_best": True, "keep_last": 1, "save_every": 1}
+        named, metrics = self.path("former/best.json"), self.path("former/metrics.jsonl")
+        self.hocket("train", self.run_of("former", {**train, "steps": 2}, data=data))
+        self.assertTrue(os.path.exists(named))
+        before = len(self.lines_of(metrics))
+        # Other rows: the best is looked for anew, and is not found before the kill.
+        other = self.run_of("former", {**train, "steps": 100000, "eval_every": 100000, "eval_sequences": 1}, data=data)
+        with subprocess.Popen([cli_util.HOCKET, "train", other], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                              text=True) as process:
+            while len(self.lines_of(metrics)) < before + 3:
+                self.assertIsNone(process.poll(), process.poll() is not None and process.stderr.read())
+                time.sleep(0.002)
+            process.kill()
+        self.assertFalse(os.path.exists(named))
+
     def test_a_run_has_a_tokenizer(self):
         self.hocket("train", self.run_of("run", {"steps": 1}))
         self.hocket("data", "prepare", "--files", self.path("text/*"), "--valid-fraction", "0", "--tokenizer", self.path("run"),

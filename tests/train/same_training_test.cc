@@ -90,6 +90,20 @@ TEST(SameTraining, NamesAnotherModelOnlyWhereItIsReadAgain) {
   EXPECT_TRUE(changes({"objective=rl", rewards}).empty());
 }
 
+/// A key that differs need not be the reason: files may have changed as well.
+TEST(SameTraining, OtherExamplesAreOfKeysOrFiles) {
+  const Saved saved(run_of("llama", {"objective=sft"}));
+  EXPECT_EQ(saved.refusal(run_of("llama", {"objective=sft", "data.packing=false"})), "");
+  const auto refusal = [&](const std::vector<std::string>& overrides) {
+    return saved.refusal(run_of("llama", overrides), "def");
+  };
+  EXPECT_NE(refusal({"objective=sft", "data.packing=false"})
+                .find("was saved with data.packing = true; this run has data.packing = false, and "
+                      "the data differ; set it back, or put changed files of data.sources back"),
+            std::string::npos);
+  EXPECT_NE(refusal({"objective=sft"}).find("other data under the same keys"), std::string::npos);
+}
+
 TEST(SameTraining, MissingKeysOfACheckpointCountAsDefaults) {
   engine::Run old = run_of("qwen3_moe");
   nlohmann::json config = old.resolved.to_json();

@@ -20,6 +20,7 @@
 #include "checkpoint/gguf_model.h"
 #include "checkpoint/join.h"
 #include "checkpoint/model_files.h"
+#include "checkpoint/model_template.h"
 #include "checkpoint/resolve.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
@@ -107,9 +108,6 @@ GivenModel open_model(const char* verb, const ConvertOptions& options) {
   require_writable(verb, options.out);
   given.config = checkpoint::read_model_config(given.at.config_file);
   given.files = checkpoint::read_model_files(given.at.folder);
-  if (!given.at.adapter.empty() && given.at.adapter != given.at.folder) {
-    checkpoint::take_chat_template(checkpoint::read_model_files(given.at.adapter), &given.files);
-  }
   if (!options.tokenizer.empty()) {
     checkpoint::take_tokenizer(options.tokenizer, &given.files);
   }
@@ -117,6 +115,13 @@ GivenModel open_model(const char* verb, const ConvertOptions& options) {
     fail(verb, "{} has no tokenizer.json; try --tokenizer FILE", given.at.folder);
   }
   checkpoint::complete_tokenizer(given.config, &given.files);
+  // A tokenizer that is named comes with its own chat template.
+  if (options.tokenizer.empty()) {
+    checkpoint::complete_template(given.at.folder, &given.files);
+    if (!given.at.adapter.empty() && given.at.adapter != given.at.folder) {
+      checkpoint::take_chat_template(checkpoint::read_model_files(given.at.adapter), &given.files);
+    }
+  }
   data::Tokenizer::parse(given.files.texts.at(checkpoint::kTokenizerFile), given.at.folder);
   given.weights =
       std::make_unique<checkpoint::ModelWeights>(given.at.folder, given.config, given.at.adapter);

@@ -116,8 +116,12 @@ class PromptReader {
       fail(where, "has messages, which --split-special-tokens does not go with");
     }
     if (!template_) {
-      template_ =
-          std::make_unique<data::ChatTemplate>(data::load_chat_template(template_source(run_)));
+      template_ = find_template(run_).chat_template;
+      if (!template_) {
+        fail(run_.config.model.path,
+             "no chat template; expected chat_template.jinja, chat_template in "
+             "tokenizer_config.json, or tokenizer.chat_template of a GGUF file");
+      }
     }
     Prompt prompt;
     prompt.text = serve::render_row(*template_, messages, row, where);
@@ -133,7 +137,7 @@ class PromptReader {
   const int64_t vocabulary_;
   const std::vector<int32_t> beginning_;
   data::EncodeOptions encode_options_;
-  std::unique_ptr<data::ChatTemplate> template_;
+  std::optional<data::ChatTemplate> template_;
 };
 
 nlohmann::ordered_json message(const char* role, const std::string& content) {

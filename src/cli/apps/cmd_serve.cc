@@ -33,6 +33,8 @@ namespace hocket::cli {
 namespace {
 
 constexpr const char* kServe = "hocket serve";
+constexpr const char* kTemplateKey = "chat_template";
+constexpr const char* kGgufTemplateKey = "tokenizer.chat_template";
 constexpr double kCancelTimeS = 5;  // that cancelled texts take to end, at most
 
 struct ServeOptions {
@@ -62,27 +64,43 @@ void check_serve_options(const ServeOptions& options) {
   }
 }
 
-/// JSON of /tokenizer_info: the model's tokenizer_config.json, with its chat template.
-std::string tokenizer_info(const std::string& model, const data::Tokenizer& tokenizer,
-                           const std::string& template_file) {
-  nlohmann::json info = nlohmann::json::object();
-  const std::string config = join_path(model, "tokenizer_config.json");
-  std::string template_path = template_file;
+/// Returns the tokenizer_config.json of a folder with the chat template beside it; of a GGUF file
+/// its chat template alone.
+nlohmann::json config_with_template(const std::string& model) {
+  nlohmann::json config = nlohmann::json::object();
   if (gguf::is_gguf(model)) {
     const gguf::File file(model);
-    if (file.metadata().has("tokenizer.chat_template")) {
-      info["chat_template"] = file.metadata().string("tokenizer.chat_template");
+    if (file.metadata().has(kGgufTemplateKey)) {
+      config[kTemplateKey] = file.metadata().string(kGgufTemplateKey);
     }
-  } else {
-    if (file_exists(config)) {
-      info = read_json(config);
-    }
-    if (template_path.empty() && file_exists(join_path(model, "chat_template.jinja"))) {
-      template_path = join_path(model, "chat_template.jinja");
+    return config;
+  }
+  if (const std::string path = join_path(model, "tokenizer_config.json"); file_exists(path)) {
+    config = read_json(path);
+  }
+  if (const std::string path = join_path(model, "chat_template.jinja"); file_exists(path)) {
+    config[kTemplateKey] = read_file(path);
+  }
+  return config;
+}
+
+/// JSON of /tokenizer_info: the model's tokenizer_config.json, with its chat template. Keys of an
+/// adapter, of which `template_source` has the template, win over the model's.
+std::string tokenizer_info(const engine::Run& run, const std::string& template_source,
+                           const data::Tokenizer& tokenizer, const std::string& template_file) {
+  const std::string& model = run.config.model.path;
+  nlohmann::json info = config_with_template(model);
+  if (template_source != model) {
+    const nlohmann::json from = config_with_template(template_source);
+    const bool is_of_adapter = template_source == run.adapter;
+    for (const auto& [key, value] : from.items()) {
+      if (!value.is_null() && (is_of_adapter || key == kTemplateKey)) {
+        info[key] = value;
+      }
     }
   }
-  if (!template_path.empty()) {
-    info["chat_template"] = read_file(template_path);
+  if (!template_file.empty()) {
+    info[kTemplateKey] = read_file(template_file);
   }
   if (!info.contains("eos_token") && tokenizer.eos_id() >= 0) {
     info["eos_token"] = tokenizer.token_bytes(tokenizer.eos_id());
@@ -166,12 +184,11 @@ int serve_model(ServeOptions options) {
   const std::string& model = run.config.model.path;
   const data::Tokenizer tokenizer =
       data::load_model_tokenizer(kServe, model, options.tokenizer, run.model.vocab_size);
-  const std::string source = template_source(run, options.chat_template);
-  const std::optional<data::ChatTemplate> chat_template =
-      data::find_chat_template(source, options.chat_template);
+  const checkpoint::ModelTemplate found = find_template(run, options.chat_template);
+  const std::optional<data::ChatTemplate>& chat_template = found.chat_template;
   const data::SamplingDefaults files = sampling_defaults(model);
   serve::ApiOptions chosen = api_options(options, run, tokenizer, chat_template, files);
-  chosen.tokenizer_info = tokenizer_info(source, tokenizer, options.chat_template);
+  chosen.tokenizer_info = tokenizer_info(run, found.source, tokenizer, options.chat_template);
   options.engine.prefix_caching = !options.no_prefix_caching;
   options.engine.max_logprobs = options.max_logprobs;
   if (!options.kv_cache_memory.empty()) {

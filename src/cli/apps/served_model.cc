@@ -108,21 +108,20 @@ ModelFiles::ModelFiles(const char* where, const ModelOptions& options,
     : run(model_run(options.model, options.dtype, options.set, options.adapter)),
       tokenizer(data::load_model_tokenizer(where, run.config.model.path, options.tokenizer,
                                            run.model.vocab_size)),
-      chat_template(data::find_chat_template(template_source(run, template_file), template_file)),
+      chat_template(find_template(run, template_file).chat_template),
       stop_tokens(data::stop_tokens(run.config.model.path, run.model, tokenizer)),
       beginning(data::beginning_of_text(run.config.model.path, tokenizer)) {
   warn_if_long(run.model, options.engine.max_model_len, "--max-model-len");
 }
 
-std::string template_source(const engine::Run& run, const std::string& file) {
-  const std::string& model = run.config.model.path;
-  const bool has_own = file.empty() && !run.adapter.empty() && run.adapter != model &&
-                       data::find_chat_template(run.adapter);
-  if (!has_own) return model;
-  if (comm::launch_info().rank == 0) {
+checkpoint::ModelTemplate find_template(const engine::Run& run, const std::string& file) {
+  checkpoint::ModelTemplate found =
+      checkpoint::find_template(run.config.model.path, run.adapter, file);
+  const bool is_of_adapter = found.source == run.adapter && found.source != run.config.model.path;
+  if (is_of_adapter && comm::launch_info().rank == 0) {
     print_line("the chat template is that of the adapter " + run.adapter);
   }
-  return run.adapter;
+  return found;
 }
 
 data::SamplingDefaults sampling_defaults(const std::string& model) {

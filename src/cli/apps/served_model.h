@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/model_template.h"
 #include "cli/args.h"
 #include "data/model_text.h"
 #include "run/config.h"
@@ -51,9 +52,9 @@ struct ModelFiles {
   std::vector<int32_t> beginning;  ///< tokens before a text
 };
 
-/// Returns the folder or GGUF file with the chat template of a run's model, where `file` names
-/// none: the adapter's folder if that has a template, which a line then says, else the model's.
-std::string template_source(const engine::Run& run, const std::string& file = "");
+/// Returns the chat template of a run's model, as checkpoint::find_template(). A line says where it
+/// is an adapter's beside the model.
+checkpoint::ModelTemplate find_template(const engine::Run& run, const std::string& file = "");
 
 struct ModelSampling {
   serve::Sampling sampling;

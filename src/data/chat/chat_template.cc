@@ -5,6 +5,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -174,19 +175,21 @@ std::optional<std::string> token_text(const JsonView& value) {
   return std::nullopt;
 }
 
-void read_special_tokens(const JsonView& config, std::map<std::string, std::string>* out) {
+}  // namespace
+
+std::map<std::string, std::string> special_tokens_of(const JsonView& config) {
   if (!config.is_object()) {
     config.fail("is no object");
   }
+  std::map<std::string, std::string> out;
   for (const std::string& key : config.keys()) {
     if (!key.ends_with("_token") || !config.has(key)) continue;
     if (const auto text = token_text(config.at(key))) {
-      (*out)[key] = *text;
+      out[key] = *text;
     }
   }
+  return out;
 }
-
-}  // namespace
 
 struct ChatTemplate::Impl {
   struct Source {
@@ -197,7 +200,8 @@ struct ChatTemplate::Impl {
   std::map<std::string, Source> sources;  ///< by name; a single one is "default"
   std::map<std::string, std::string> special_tokens;
   mutable std::mutex probed_mutex;
-  mutable std::map<std::pair<const Source*, std::string>, bool> probed;  ///< see reads_parts()
+  /// Findings of reads_parts(): a template may read parts otherwise where there are tools.
+  mutable std::map<std::tuple<const Source*, bool, std::string>, bool> probed;
 
   void add(const std::string& name, std::string text, const std::string& named) {
     jinja::Program program = jinja::parse(text, named);
@@ -218,7 +222,7 @@ struct ChatTemplate::Impl {
   /// Returns whether the template reads the text parts of this role's messages.
   bool reads_parts(const std::string& role, bool with_tools) const {
     const std::lock_guard lock(probed_mutex);
-    const auto key = std::pair(&choose(with_tools), role);
+    const auto key = std::tuple(&choose(with_tools), with_tools, role);
     if (const auto known = probed.find(key); known != probed.end()) return known->second;
     static const OrderedJson no_tools = OrderedJson::array();
     ChatOptions options;
@@ -401,7 +405,7 @@ std::optional<ChatTemplate> ChatTemplate::find(const std::string& path, const st
   const std::string config_file = join_path(path, "tokenizer_config.json");
   const nlohmann::json json = read_tokenizer_config(path);
   const JsonView config(json, config_file);
-  read_special_tokens(config, &impl->special_tokens);
+  impl->special_tokens = special_tokens_of(config);
   if (impl->sources.empty() && config.has("chat_template")) {
     const JsonView templates = config.at("chat_template");
     if (templates.is_string()) {
@@ -462,6 +466,10 @@ std::vector<ChatSpan> ChatTemplate::assistant_spans(const OrderedJson& messages,
 
 bool ChatTemplate::has_generation_blocks(bool with_tools) const {
   return impl_->choose(with_tools).program.has_generation;
+}
+
+void ChatTemplate::set_special_tokens(std::map<std::string, std::string> tokens) {
+  impl_->special_tokens = std::move(tokens);
 }
 
 const std::map<std::string, std::string>& ChatTemplate::special_tokens() const {

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "data/chat/chat_span.h"
 
 namespace hocket::data {
@@ -38,7 +39,7 @@ struct RenderedChat {
   std::vector<ChatSpan> generation;
 };
 
-/// Immutable; safe to share between threads.
+/// Safe to share between threads, but for set_special_tokens().
 class ChatTemplate {
  public:
   /// Reads a model's folder: chat_template.jinja and additional_chat_templates/*.jinja, else
@@ -74,11 +75,17 @@ class ChatTemplate {
   /// Returns whether the template marks the assistant's text with {% generation %} blocks.
   bool has_generation_blocks(bool with_tools = false) const;
   const std::map<std::string, std::string>& special_tokens() const;
+  /// Replaces the special tokens.
+  void set_special_tokens(std::map<std::string, std::string> tokens);
 
  private:
   struct Impl;
   explicit ChatTemplate(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+/// Returns the special tokens of a tokenizer_config.json by their keys ("bos_token"). Throws Error
+/// if it is no object.
+std::map<std::string, std::string> special_tokens_of(const JsonView& config);
 
 }  // namespace hocket::data

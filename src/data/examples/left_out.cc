@@ -18,6 +18,7 @@ constexpr size_t kComparedBytes = 256;  // of a text; bounds the search
 struct Told {
   std::string* text;
   std::string name;  ///< "messages of role 'user'"
+  bool is_function;  ///< a called function's name, which the schema of a tool shows as well
 };
 
 void collect_text(Turns* object, const char* key, const std::string& name, std::vector<Told>* out) {
@@ -26,7 +27,7 @@ void collect_text(Turns* object, const char* key, const std::string& name, std::
   if (found == object->end() || !found->is_string()) return;
   auto& text = found->get_ref<std::string&>();
   if (trim(text).empty()) return;
-  out->push_back({&text, name});
+  out->push_back({&text, name, std::string_view(key) == "name"});
 }
 
 /// Adds the content of a message, or its parts, and the names of the functions that it calls.
@@ -60,23 +61,23 @@ void collect_texts(Turns* message, std::vector<Told>* out) {
 std::set<std::string> left_out_of(const ChatTemplate& chat, const Turns& messages,
                                   const ChatOptions& options, std::string_view rendered) {
   Turns changed = messages;
-  std::vector<Told> missing;
+  std::vector<Told> doubtful;
   for (Turns& message : changed) {
     if (!message.is_object() || !message.contains("role")) continue;
     std::vector<Told> texts;
     collect_texts(&message, &texts);
     for (Told& told : texts) {
       const std::string_view text = trim(*told.text).substr(0, kComparedBytes);
-      if (rendered.find(text) == std::string_view::npos) {
-        missing.push_back(std::move(told));
+      if (told.is_function || rendered.find(text) == std::string_view::npos) {
+        doubtful.push_back(std::move(told));
       }
     }
   }
-  if (missing.empty()) return {};
+  if (doubtful.empty()) return {};
   // Digits, which no template changes.
   const auto other = [](size_t index) { return fmt::format("90210418{:04}81402019", index); };
-  for (size_t i = 0; i < missing.size(); ++i) {
-    *missing[i].text = other(i);
+  for (size_t i = 0; i < doubtful.size(); ++i) {
+    *doubtful[i].text = other(i);
   }
   std::string shown;
   try {
@@ -85,9 +86,9 @@ std::set<std::string> left_out_of(const ChatTemplate& chat, const Turns& message
     return {};  // the template reads these texts
   }
   std::set<std::string> out;
-  for (size_t i = 0; i < missing.size(); ++i) {
+  for (size_t i = 0; i < doubtful.size(); ++i) {
     if (shown.find(other(i)) == std::string::npos) {
-      out.insert(missing[i].name);
+      out.insert(doubtful[i].name);
     }
   }
   return out;

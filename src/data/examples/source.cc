@@ -2,6 +2,7 @@
 #include "data/examples/source.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -314,11 +315,15 @@ std::vector<bool> hold_out(const std::vector<Hash128>& contents, double share, u
                                           [&](const auto& one) { return one.first < share; });
   const auto few = std::min<int64_t>(std::max<int64_t>(least, 1), std::ssize(order) / 2);
   const int64_t count = std::clamp<int64_t>(drawn - order.begin(), few, std::ssize(order) - few);
-  // The first content that is not held out: a later one than the last held out, if there is one.
-  auto first = std::upper_bound(order.begin(), order.end(), order[count - 1]);
-  if (first == order.end()) {
-    first = std::lower_bound(order.begin(), order.end(), order.back());
-  }
+  // Contents equal to the last one go with it, all or none: whichever leaves both sides enough, and
+  // is nearer to the count. Nothing on one side is the furthest from enough.
+  const auto cost = [&](auto end) {
+    const int64_t held_out = end - order.begin(), trained = order.end() - end;
+    const int64_t lacking = std::max<int64_t>(few - std::min(held_out, trained), 0);
+    return std::pair(lacking, std::abs(held_out - count));
+  };
+  const auto [none, all] = std::equal_range(order.begin(), order.end(), order[count - 1]);
+  const auto first = cost(all) <= cost(none) ? all : none;  // that is not held out
   for (size_t i = 0; i < contents.size(); ++i) {
     held[i] = draw(contents[i]) < *first;
   }

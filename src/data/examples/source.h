@@ -58,8 +58,8 @@ Hash128 content_hash(const Example& example);
 
 /// Returns for each content whether it is held out for validation: by chance of `share`, a function
 /// of content and seed alone. Equal contents are on one side. Each side has `least` or, of fewer
-/// than twice as many, half of them: the contents nearest to the other side change over. Throws
-/// Error where all contents are equal. Share 0: none.
+/// than twice as many, half of them, as far as equal contents allow, and one at least: the contents
+/// nearest to the other side change over. Throws Error where all contents are equal. Share 0: none.
 std::vector<bool> hold_out(const std::vector<Hash128>& contents, double share, uint64_t seed,
                            int64_t least = 1);
 

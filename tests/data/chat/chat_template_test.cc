@@ -162,6 +162,25 @@ TEST(ChatTemplate, TextPartsAreOneStringWhereTheTemplateReadsNone) {
   EXPECT_EQ(with_parts(turns, "assistant"), "u;a+b;");
 }
 
+TEST(ChatTemplate, PartsMayBeReadWithoutToolsAlone) {
+  const auto messages = json(R"([{"role": "user", "content": [{"type": "text", "text": "a"},
+                                                              {"type": "text", "text": "b"}]}])");
+  const OrderedJson tools = OrderedJson::array();
+  ChatOptions with_tools;
+  with_tools.tools = &tools;
+  for (const bool tools_first : {false, true}) {
+    const ChatTemplate given = ChatTemplate::parse(
+        "{% if tools is not none %}{{ messages[0].content|trim }}{% else %}"
+        "{% for p in messages[0].content %}[{{ p.text }}]{% endfor %}{% endif %}",
+        "t");
+    for (const bool has_tools : {tools_first, !tools_first}) {
+      EXPECT_EQ(given.render(messages, has_tools ? with_tools : ChatOptions()).text,
+                has_tools ? "a\nb" : "[a][b]")
+          << tools_first;
+    }
+  }
+}
+
 TEST(ChatTemplate, ContentWithOtherPartsStays) {
   const ChatTemplate given = ChatTemplate::parse("{{ messages[0].content|length }}", "t");
   EXPECT_EQ(given

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/ordered_json.h"
 #include "data/tokenizer/tokenizer.h"
@@ -276,6 +277,18 @@ TEST_F(Render, TextsThatTheTemplateLeavesOutAreNamed) {
       "}}{% endfor %}{% endfor %}";
   options_.train_on = TrainOn::all;
   EXPECT_EQ(left_out("", calls, with_calls), Names{"function_call of role 'assistant'"});
+  // A schema shows a function's name, and no call of it.
+  Example with_tools = chat_example(
+      R"([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes",
+           "tool_calls": [{"function": {"name": "look", "arguments": {}}}]}])");
+  with_tools.tools =
+      parse_ordered_json(R"([{"type": "function", "function": {"name": "look"}}])", "test");
+  for (const auto& [text, names] : {std::pair(with_calls, Names()),
+                                    std::pair("{% for m in messages %}{{ m.content }}{% endfor %}",
+                                              Names{"tool_calls of role 'assistant'"})}) {
+    one(with_tools, (std::string("{{ tools|tojson }}") + text).c_str());
+    EXPECT_EQ(rendered_.left_out, names) << text;
+  }
   // Either answer of a pair counts.
   Example pair = answer_example(R"([{"role": "developer", "content": "Be brief."},
                                     {"role": "user", "content": "hi"}])",

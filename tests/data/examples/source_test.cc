@@ -419,6 +419,22 @@ TEST(HoldOut, DependsOnContentAndIsNeverEmptyNorAll) {
     EXPECT_EQ(at_least({eight.begin(), eight.begin() + 4}), 2) << share;
     EXPECT_EQ(at_least(three), 1) << share;
   }
+  // Equal contents go together, to where both sides have enough, and else by the nearer end.
+  const auto held_of = [&](size_t first, size_t second, size_t third) {
+    std::vector<Hash128> order = three, some;
+    std::sort(order.begin(), order.end(), [](const Hash128& a, const Hash128& b) {
+      return hold_out({a, b}, 1e-9, 3).front();  // the one that is drawn first
+    });
+    const size_t counts[] = {first, second, third};
+    for (size_t i = 0; i < 3; ++i) {
+      some.insert(some.end(), counts[i], order[i]);
+    }
+    const std::vector<bool> few = hold_out(some, 1e-9, 3, 2);
+    return std::count(few.begin(), few.end(), true);
+  };
+  EXPECT_EQ(held_of(1, 98, 1), 1);
+  EXPECT_EQ(held_of(98, 1, 1), 98);
+  EXPECT_EQ(held_of(1, 3, 2), 4);
   EXPECT_TRUE(hold_out({}, 0.5, 3).empty());
   EXPECT_ERROR(hold_out({contents[0], contents[0]}, 0.5, 3), "2 examples with one content");
   EXPECT_ERROR(hold_out(three, 1, 3), "the share 1 is held out");
