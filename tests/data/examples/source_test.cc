@@ -422,7 +422,7 @@ TEST(HoldOut, DependsOnContentAndIsNeverEmptyNorAll) {
   // Equal contents go together, to where both sides have enough, and else by the nearer end.
   const auto held_of = [&](size_t first, size_t second, size_t third) {
     std::vector<Hash128> order = three, some;
-    std::sort(order.begin(), order.end(), [](const Hash128& a, const Hash128& b) {
+    std::sort(order.begin(), order.end(), [](const Hash128& a, const Hash128& b) -> bool {
       return hold_out({a, b}, 1e-9, 3).front();  // the one that is drawn first
     });
     const size_t counts[] = {first, second, third};
