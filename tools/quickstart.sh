@@ -9,7 +9,7 @@ minutes=${MINUTES:-4}
 out=runs/quickstart
 [ "$minutes" = 4 ] || out=runs/quickstart-${minutes}min
 headers=$(ls -d /usr/include/c++/*/ | sort -V | tail -n 1)
-run=(configs/quickstart.yaml --set "data.files=[\"${headers%/}\"]" --set "output.dir=$out"
+run=(configs/quickstart-muon.yaml --set "data.files=[\"${headers%/}\"]" --set "output.dir=$out"
      --set "train.minutes=$minutes")
 
 began=$SECONDS

@@ -38,7 +38,8 @@ void verb_train(Args& args) {
   args.flag("--print-keys", &options->print_keys,
             "print every key of a run.yaml with type, default and meaning, and end");
   args.flag("--json", &options->json, "print JSON, for --print-config");
-  args.example("hocket train configs/quickstart.yaml", "the run of ./quickstart");
+  args.example("hocket train configs/quickstart.yaml",
+               "a small mixture of experts, on the data of ./quickstart");
   args.example(
       "hocket train configs/quickstart.yaml --set plan.dp=2 --set plan.pp=2 "
       "--set plan.micro_batch=1 --set output.dir=runs/four --set train.steps=20 "
