@@ -13,7 +13,7 @@
 namespace hocket::checkpoint {
 namespace {
 
-class Templates : public testing::Test {
+class ModelTemplates : public testing::Test {
  protected:
   void SetUp() override {
     write_file_atomic(base_ / "config.json", "{}");
@@ -39,7 +39,7 @@ class Templates : public testing::Test {
   const TempFolder base_, adapter_;
 };
 
-TEST_F(Templates, AnAdapterComesFirstWithTheTokensThatItLacks) {
+TEST_F(ModelTemplates, AnAdapterComesFirstWithTheTokensThatItLacks) {
   EXPECT_EQ(rendered(base_, adapter_.path()), "");
   write_config(base_, R"({"bos_token": "<b>", "eos_token": "<e>", "chat_template": "old"})");
   EXPECT_EQ(rendered(base_, adapter_.path()), "old");
@@ -52,7 +52,7 @@ TEST_F(Templates, AnAdapterComesFirstWithTheTokensThatItLacks) {
   EXPECT_EQ(rendered(base_, adapter_.path(), base_ / "file.jinja"), "file <e>");
 }
 
-TEST_F(Templates, AnAdaptersFolderWithoutOneHasThatOfItsBase) {
+TEST_F(ModelTemplates, AnAdaptersFolderWithoutOneHasThatOfItsBase) {
   write_config(base_, R"({"eos_token": "<e>", "chat_template": "old {{ eos_token }}"})");
   write_config(adapter_, R"({"eos_token": "<a>"})");
   EXPECT_EQ(rendered(adapter_, adapter_.path()), "old <a>");
