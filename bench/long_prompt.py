@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures `hocket serve` with a long prompt beside short streams, at several settings of --max-num-batched-tokens.
+"""Measures `hocket serve` with a long prompt beside short streams, at several settings of --max-num-batched-tokens, with a slash
+and --decode-steps-between-chunks behind it.
 
 For every setting a server is started, and gives: the median time between the tokens of the short streams without the
 long prompt; the time to the first token of the long prompt alone; both while the long prompt is read beside the
-streams; and their ratios. The time to the first token counts from the sending of the prompt.
+streams, with the mean and the 99th percentile; and their ratios. The time to the first token counts from the sending of the prompt.
 
-    long_prompt.py [--hocket PATH] [--budgets 40,512] [--prompt 8000] [--streams 8] [--rounds N]"""
+    long_prompt.py [--hocket PATH] [--budgets 40,32/3] [--prompt 8000] [--streams 8] [--rounds N]"""
 import argparse
 import json
 import os
@@ -53,14 +54,16 @@ def measure(server, rng, prompt, streams):
     calm = time.perf_counter()
     time.sleep(5)
     begin = time.perf_counter()
-    _, beside = server.stream(serve_compare.ids(rng, prompt), 1)
+    _, waited = server.stream(serve_compare.ids(rng, prompt), 1)
     end = time.perf_counter()
     stop.set()
     for thread in threads:
         thread.join()
     quiet = statistics.median(gap for at, gap in gaps if calm < at < begin)
-    busy = statistics.median(gap for at, gap in gaps if begin < at < end)
-    return {"gap alone": quiet, "gap beside": busy, "first token alone": alone, "first token beside": beside}
+    beside = [gap for at, gap in gaps if begin < at < end]
+    return {"gap alone": quiet, "gap beside": statistics.median(beside), "mean gap beside": statistics.mean(beside),
+            "p99 gap beside": statistics.quantiles(beside, n=100)[-1], "first token alone": alone,
+            "first token beside": waited}
 
 
 class Stopped(Exception):
@@ -82,25 +85,30 @@ def main():
         return 2
     rng = random.Random(args.seed)
     every = {}
-    print("| tokens a step | ms between tokens alone | beside | ratio | s to the first token alone | beside | ratio |")
+    print("| tokens a step / steps between | ms between tokens alone | beside: median, mean, p99 | ratio of the median, of the mean"
+          " | s to the first token alone | beside | ratio |")
     print("|" + "---|" * 7, flush=True)
-    for budget in map(int, args.budgets.split(",")):
+    for setting in args.budgets.split(","):
+        budget, _, between = setting.partition("/")
         with tempfile.TemporaryFile("w") as log:
             server = serve_compare.start_ours(args.hocket, model, log, "--max-model-len", "8192", "--max-num-seqs",
-                                              str(args.streams + 1), "--max-num-batched-tokens", str(budget),
+                                              str(args.streams + 1), "--max-num-batched-tokens", budget,
+                                              "--decode-steps-between-chunks", between or "0",
                                               "--no-enable-prefix-caching")
             try:
                 server.stream(serve_compare.ids(rng, 64), 8)
                 rounds = [measure(server, rng, args.prompt, args.streams) for _ in range(args.rounds)]
             finally:
                 server.stop()
-        every[budget] = rounds
+        every[setting] = rounds
 
         def median(value):
             return statistics.median(map(value, rounds))
 
-        print(f"| {budget} | {1e3 * median(lambda r: r['gap alone']):.1f} | {1e3 * median(lambda r: r['gap beside']):.1f}"
-              f" | {median(lambda r: r['gap beside'] / r['gap alone']):.2f}"
+        print(f"| {setting} | {1e3 * median(lambda r: r['gap alone']):.1f} | {1e3 * median(lambda r: r['gap beside']):.1f},"
+              f" {1e3 * median(lambda r: r['mean gap beside']):.1f}, {1e3 * median(lambda r: r['p99 gap beside']):.0f}"
+              f" | {median(lambda r: r['gap beside'] / r['gap alone']):.2f},"
+              f" {median(lambda r: r['mean gap beside'] / r['gap alone']):.2f}"
               f" | {median(lambda r: r['first token alone']):.1f} | {median(lambda r: r['first token beside']):.1f}"
               f" | {median(lambda r: r['first token beside'] / r['first token alone']):.2f} |", flush=True)
         if args.json:

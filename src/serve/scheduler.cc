@@ -214,8 +214,14 @@ std::vector<Scheduler::Planned> Scheduler::plan() {
   }
   std::vector<Planned> planned;
   plan_running(true, &planned);
+  if (!planned.empty() && decode_steps_left_ > 0) {
+    --decode_steps_left_;
+    return planned;
+  }
+  const size_t decoding = planned.size();
   plan_running(false, &planned);
   plan_waiting(&planned);
+  decode_steps_left_ = planned.size() > decoding ? options_.decode_steps : 0;
   return planned;
 }
 

@@ -28,6 +28,9 @@ struct SchedulerOptions {
   bool prefix_caching = true;
   /// New tokens of a step and partition, prompts and texts together; 0: StepLimits::tokens.
   int64_t token_budget = 0;
+  /// Steps of running texts alone behind every step with tokens of a prompt, while texts run. A
+  /// long prompt's keys are then read less often than with chunks as small in every step.
+  int64_t decode_steps = 0;
   int64_t max_waiting = 4096;  ///< requests beyond it are refused (Busy); 0: no limit
   /// Distinguishes cached prefixes beside a request's salt: adapter and version of the weights.
   std::string cache_namespace = {};
@@ -61,7 +64,7 @@ class Scheduler {
   class StepBuilder;
 
   /// Chooses the tokens of the next step: running texts first, then prompts under way, then
-  /// waiting requests.
+  /// waiting requests, unless it is a step of running texts alone.
   std::vector<Planned> plan();
   void plan_running(bool decoding, std::vector<Planned>* planned);
   void plan_waiting(std::vector<Planned>* planned);
@@ -110,6 +113,7 @@ class Scheduler {
   // Limits left in the step being planned; tokens of every part.
   std::vector<int64_t> tokens_left_;
   int64_t rows_left_ = 0, changes_left_ = 0;
+  int64_t decode_steps_left_ = 0;  ///< before prompts have tokens again
   Stats stats_;
 };
 

@@ -168,6 +168,7 @@ TEST(Scheduler, TextsAreTheSameInAnyBatch) {
     SchedulerOptions options;
     options.prefix_caching = rng.below(3) > 0;
     options.token_budget = rng.below(2) == 0 ? 0 : 1 + static_cast<int64_t>(rng.below(60));
+    options.decode_steps = static_cast<int64_t>(rng.below(4));
     Scheduler scheduler(stepper, nullptr, options);
     const size_t count = 12;
     std::vector<Request> requests;
@@ -274,6 +275,35 @@ TEST(Scheduler, RunningTextsComeBeforeLongPrompts) {
   run(scheduler);
   EXPECT_EQ(big.tokens, PagedStepper::text(prompt(700), 1));
   EXPECT_EQ(stepper.most_tokens, 16);
+}
+
+TEST(Scheduler, StepsOfRunningTextsLieBetweenChunksOfAPrompt) {
+  PagedStepper stepper({.tokens = 16, .sequences = 4, .longest = 1000, .pages = 100, .rows = 8});
+  SchedulerOptions options;
+  options.decode_steps = 2;
+  Scheduler scheduler(stepper, nullptr, options);
+  Result text, big;
+  scheduler.submit(1, request(prompt(3), 50), into(text));
+  for (int i = 0; i < 3; ++i) {
+    scheduler.step();
+  }
+  scheduler.submit(2, request(prompt(60), 1), into(big));
+  // Chunks of 15 tokens in the first step and in every third one behind it.
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(big.tokens.empty());
+    stepper.most_tokens = 0;
+    scheduler.step();
+    EXPECT_EQ(stepper.most_tokens, i % 3 == 0 ? 16 : 1) << "step " << i;
+    EXPECT_EQ(std::ssize(text.tokens), i + 4);
+  }
+  EXPECT_EQ(big.tokens, PagedStepper::text(prompt(60), 1));
+  // Without a running text no step is left out.
+  run(scheduler);
+  Result alone;
+  scheduler.submit(3, request(prompt(60, 7), 1), into(alone));
+  const int64_t before = stepper.steps;
+  run(scheduler);
+  EXPECT_EQ(stepper.steps - before, 4);
 }
 
 TEST(Scheduler, PreemptsTheLastAndGoesOn) {
