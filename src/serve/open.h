@@ -18,9 +18,9 @@ struct EngineOptions {
   int64_t max_model_len = 0;  ///< 0: the model's longest text, or what the cache can hold
   int64_t max_num_seqs = 32;  ///< texts of a step on a data-parallel rank
   int64_t max_num_batched_tokens = 512;  ///< new tokens of a step there
-  int64_t decode_steps = 0;  ///< of texts alone behind each with prompts (SchedulerOptions)
-  int64_t max_waiting = 512;             ///< requests in the queue; submit() then throws Busy
-  int64_t max_logprobs = 20;             ///< alternatives per token
+  int64_t decode_steps = 0;   ///< of texts alone behind each with prompts (SchedulerOptions)
+  int64_t max_waiting = 512;  ///< requests in the queue; submit() then throws Busy
+  int64_t max_logprobs = 20;  ///< alternatives per token
   std::optional<double>
       kv_cache_memory;  ///< bytes per rank; none: a quarter of what is free, at most 4 GB
   bool prefix_caching = true;

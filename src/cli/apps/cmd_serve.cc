@@ -265,11 +265,12 @@ void add_engine_options(Args& args, ServeOptions* options) {
   args.option("--max-num-batched-tokens", "N", &engine.max_num_batched_tokens,
               "most tokens of a step: fewer keep other streams even while a long prompt is read", 1,
               1 << 24);
-  args.option("--decode-steps-between-chunks", "N", &engine.decode_steps,
-              "steps that go on with running texts alone behind each step with tokens of prompts: a "
-              "long prompt in few large chunks, with steps between them, costs other streams less "
-              "than as many tokens in every step",
-              0, 1 << 20);
+  args.option(
+      "--decode-steps-between-chunks", "N", &engine.decode_steps,
+      "steps that go on with running texts alone behind each step with tokens of prompts: a "
+      "long prompt in few large chunks, with steps between them, costs other streams less "
+      "than as many tokens in every step",
+      0, 1 << 20);
   args.option("--max-waiting", "N", &engine.max_waiting,
               "most texts that wait for a place; more are refused with status 429", 1, 1 << 24);
   args.option("--kv-cache-memory", "BYTES", &options->kv_cache_memory,
