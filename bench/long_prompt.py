@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures `hocket serve` with a long prompt beside short streams, at several settings of --max-num-batched-tokens, with a slash
-and --decode-steps-between-chunks behind it.
+"""Measures `hocket serve` with a long prompt beside short streams, at several settings: --max-num-batched-tokens,
+and behind slashes --decode-steps-between-chunks and --long-prefill-token-threshold.
 
 For every setting a server is started, and gives: the median time between the tokens of the short streams without the
 long prompt; the time to the first token of the long prompt alone; both while the long prompt is read beside the
-streams, with the mean and the 99th percentile; and their ratios. The time to the first token counts from the sending of the prompt.
+streams, with the mean and the 99th percentile; and their ratios. A stream is one text of 32 + 160 tokens behind the other. The time
+to the first token counts from the sending of the prompt; for the short texts beside the long prompt it is printed, too.
 
-    long_prompt.py [--hocket PATH] [--budgets 40,32/3] [--prompt 8000] [--streams 8] [--rounds N]"""
+    long_prompt.py [--hocket PATH] [--budgets 40,40/3/24] [--prompt 8000] [--streams 8] [--rounds N]"""
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -21,38 +23,43 @@ import time
 import serve_compare
 
 
+SHORT = 160  # tokens of a short text
+
+
 def measure(server, rng, prompt, streams):
     """Returns the four times of a round, in seconds."""
-    gaps, stop = [], threading.Event()
+    gaps, firsts, stop = [], [], threading.Event()
     begun = threading.Semaphore(0)
 
-    def short():
+    def short(first):
         last = [None]
 
         def piece():
             now = time.perf_counter()
-            if last[0] is None:
-                begun.release()
-            else:
+            if last[0] is not None:
                 gaps.append((now, now - last[0]))
             last[0] = now
             if stop.is_set():
                 raise Stopped
 
-        try:
-            server.stream(serve_compare.ids(rng, 32), 4000, on_piece=piece)
-            raise SystemExit("long_prompt.py: a short stream ended before the long prompt was read")
-        except Stopped:
-            pass
+        # One short text behind the other: a long one would have more keys than the long prompt by its end.
+        with contextlib.suppress(Stopped):
+            server.stream(serve_compare.ids(rng, 32), first, on_piece=piece)
+            begun.release()
+            while True:
+                last[0], sent = None, time.perf_counter()
+                _, waited = server.stream(serve_compare.ids(rng, 32), SHORT, on_piece=piece)
+                firsts.append((sent, waited))
 
     _, alone = server.stream(serve_compare.ids(rng, prompt), 1)
-    threads = [threading.Thread(target=short) for _ in range(streams)]
+    # Begun at unlike times, so that they do not all end in one step.
+    threads = [threading.Thread(target=short, args=(SHORT * (i + 1) // streams,)) for i in range(streams)]
     for thread in threads:
         thread.start()
     for _ in threads:
         begun.acquire()
     calm = time.perf_counter()
-    time.sleep(5)
+    time.sleep(10)
     begin = time.perf_counter()
     _, waited = server.stream(serve_compare.ids(rng, prompt), 1)
     end = time.perf_counter()
@@ -63,7 +70,9 @@ def measure(server, rng, prompt, streams):
     beside = [gap for at, gap in gaps if begin < at < end]
     return {"gap alone": quiet, "gap beside": statistics.median(beside), "mean gap beside": statistics.mean(beside),
             "p99 gap beside": statistics.quantiles(beside, n=100)[-1], "first token alone": alone,
-            "first token beside": waited}
+            "first token beside": waited,
+            "first token of short texts": statistics.median([took for at, took in firsts if begin < at < end] or [float("nan")]),
+            "short texts": sum(begin < at < end for at, _ in firsts)}
 
 
 class Stopped(Exception):
@@ -85,15 +94,16 @@ def main():
         return 2
     rng = random.Random(args.seed)
     every = {}
-    print("| tokens a step / steps between | ms between tokens alone | beside: median, mean, p99 | ratio of the median, of the mean"
-          " | s to the first token alone | beside | ratio |")
-    print("|" + "---|" * 7, flush=True)
+    print("| tokens a step / steps between / most of a prompt | ms between tokens alone | beside: median, mean, p99 | ratio of the median, of the mean"
+          " | s to the first token alone | beside | ratio | of short texts |")
+    print("|" + "---|" * 8, flush=True)
     for setting in args.budgets.split(","):
-        budget, _, between = setting.partition("/")
+        budget, between, threshold = (setting.split("/") + ["0", "0"])[:3]
         with tempfile.TemporaryFile("w") as log:
             server = serve_compare.start_ours(args.hocket, model, log, "--max-model-len", "8192", "--max-num-seqs",
                                               str(args.streams + 1), "--max-num-batched-tokens", budget,
-                                              "--decode-steps-between-chunks", between or "0",
+                                              "--decode-steps-between-chunks", between,
+                                              "--long-prefill-token-threshold", threshold,
                                               "--no-enable-prefix-caching")
             try:
                 server.stream(serve_compare.ids(rng, 64), 8)
@@ -110,7 +120,8 @@ def main():
               f" | {median(lambda r: r['gap beside'] / r['gap alone']):.2f},"
               f" {median(lambda r: r['mean gap beside'] / r['gap alone']):.2f}"
               f" | {median(lambda r: r['first token alone']):.1f} | {median(lambda r: r['first token beside']):.1f}"
-              f" | {median(lambda r: r['first token beside'] / r['first token alone']):.2f} |", flush=True)
+              f" | {median(lambda r: r['first token beside'] / r['first token alone']):.2f}"
+              f" | {median(lambda r: r['first token of short texts']):.1f} |", flush=True)
         if args.json:
             with open(args.json, "w", encoding="utf-8") as f:
                 json.dump(every, f, indent=1)

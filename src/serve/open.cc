@@ -106,6 +106,7 @@ struct ModelEngine::Impl {
     SchedulerOptions scheduler_options;
     scheduler_options.prefix_caching = options.prefix_caching;
     scheduler_options.decode_steps = options.decode_steps;
+    scheduler_options.prompt_tokens = options.prompt_tokens;
     scheduler_options.max_waiting = options.max_waiting;
     engine = std::make_unique<Engine>(*stepper, &tokenizer, std::move(scheduler_options),
                                       [this] { stepper->stay_alive(); });

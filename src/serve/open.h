@@ -19,6 +19,7 @@ struct EngineOptions {
   int64_t max_num_seqs = 32;  ///< texts of a step on a data-parallel rank
   int64_t max_num_batched_tokens = 512;  ///< new tokens of a step there
   int64_t decode_steps = 0;   ///< of texts alone behind each with prompts (SchedulerOptions)
+  int64_t prompt_tokens = 0;  ///< of one prompt in a step; 0: any
   int64_t max_waiting = 512;  ///< requests in the queue; submit() then throws Busy
   int64_t max_logprobs = 20;  ///< alternatives per token
   std::optional<double>

@@ -318,6 +318,9 @@ bool Scheduler::plan_tokens(Sequence& sequence, std::vector<Planned>* planned) {
   const bool with_rows = sequence.wants_prompt_logprobs();
   int64_t& tokens_left = tokens_left_[static_cast<size_t>(sequence.part)];
   int64_t count = std::min(sequence.missing(), tokens_left);
+  if (options_.prompt_tokens > 0) {
+    count = std::min(count, options_.prompt_tokens);
+  }
   if (with_rows) {
     count = std::min(count, rows_left_);
   }

@@ -31,6 +31,8 @@ struct SchedulerOptions {
   /// Steps of running texts alone behind every step with tokens of a prompt, while texts run. A
   /// long prompt's keys are then read less often than with chunks as small in every step.
   int64_t decode_steps = 0;
+  /// Tokens of one prompt in a step, so that it leaves room for others behind it; 0: any.
+  int64_t prompt_tokens = 0;
   int64_t max_waiting = 4096;  ///< requests beyond it are refused (Busy); 0: no limit
   /// Distinguishes cached prefixes beside a request's salt: adapter and version of the weights.
   std::string cache_namespace = {};

@@ -169,6 +169,7 @@ TEST(Scheduler, TextsAreTheSameInAnyBatch) {
     options.prefix_caching = rng.below(3) > 0;
     options.token_budget = rng.below(2) == 0 ? 0 : 1 + static_cast<int64_t>(rng.below(60));
     options.decode_steps = static_cast<int64_t>(rng.below(4));
+    options.prompt_tokens = static_cast<int64_t>(rng.below(3) * rng.below(20));
     Scheduler scheduler(stepper, nullptr, options);
     const size_t count = 12;
     std::vector<Request> requests;
@@ -304,6 +305,24 @@ TEST(Scheduler, StepsOfRunningTextsLieBetweenChunksOfAPrompt) {
   const int64_t before = stepper.steps;
   run(scheduler);
   EXPECT_EQ(stepper.steps - before, 4);
+}
+
+TEST(Scheduler, AShortPromptNeedNotWaitForALongOne) {
+  PagedStepper stepper({.tokens = 16, .sequences = 4, .longest = 1000, .pages = 100, .rows = 8});
+  SchedulerOptions options;
+  options.prompt_tokens = 10;
+  Scheduler scheduler(stepper, nullptr, options);
+  Result big, small;
+  scheduler.submit(1, request(prompt(500), 1), into(big));
+  scheduler.step();
+  scheduler.submit(2, request(prompt(11, 9), 1), into(small));
+  scheduler.step();
+  EXPECT_TRUE(small.tokens.empty());
+  scheduler.step();
+  EXPECT_EQ(small.tokens, PagedStepper::text(prompt(11, 9), 1));
+  EXPECT_TRUE(big.tokens.empty());
+  run(scheduler);
+  EXPECT_EQ(big.tokens, PagedStepper::text(prompt(500), 1));
 }
 
 TEST(Scheduler, PreemptsTheLastAndGoesOn) {

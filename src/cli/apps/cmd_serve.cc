@@ -271,6 +271,10 @@ void add_engine_options(Args& args, ServeOptions* options) {
       "long prompt in few large chunks, with steps between them, costs other streams less "
       "than as many tokens in every step",
       0, 1 << 20);
+  args.option("--long-prefill-token-threshold", "N", &engine.prompt_tokens,
+              "most tokens of one prompt in a step, so that shorter prompts behind a long one need "
+              "not wait for its end; 0, default: any",
+              0, 1 << 24);
   args.option("--max-waiting", "N", &engine.max_waiting,
               "most texts that wait for a place; more are refused with status 429", 1, 1 << 24);
   args.option("--kv-cache-memory", "BYTES", &options->kv_cache_memory,
