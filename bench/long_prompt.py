@@ -48,8 +48,8 @@ def measure(server, rng, prompt, streams):
             begun.release()
             while True:
                 last[0], sent = None, time.perf_counter()
-                _, waited = server.stream(serve_compare.ids(rng, 32), SHORT, on_piece=piece)
-                firsts.append((sent, waited))
+                times, _ = server.stream(serve_compare.ids(rng, 32), SHORT, on_piece=piece)
+                firsts.append((sent, times[0]))
 
     _, alone = server.stream(serve_compare.ids(rng, prompt), 1)
     # Begun at unlike times, so that they do not all end in one step.
@@ -95,7 +95,7 @@ def main():
     rng = random.Random(args.seed)
     every = {}
     print("| tokens a step / steps between / most of a prompt | ms between tokens alone | beside: median, mean, p99 | ratio of the median, of the mean"
-          " | s to the first token alone | beside | ratio | of short texts |")
+          " | s to the first token alone | beside | ratio | of short texts, their number |")
     print("|" + "---|" * 8, flush=True)
     for setting in args.budgets.split(","):
         budget, between, threshold = (setting.split("/") + ["0", "0"])[:3]
@@ -121,7 +121,7 @@ def main():
               f" {median(lambda r: r['mean gap beside'] / r['gap alone']):.2f}"
               f" | {median(lambda r: r['first token alone']):.1f} | {median(lambda r: r['first token beside']):.1f}"
               f" | {median(lambda r: r['first token beside'] / r['first token alone']):.2f}"
-              f" | {median(lambda r: r['first token of short texts']):.1f} |", flush=True)
+              f" | {median(lambda r: r['first token of short texts']):.1f}, {median(lambda r: r['short texts']):.0f} |", flush=True)
         if args.json:
             with open(args.json, "w", encoding="utf-8") as f:
                 json.dump(every, f, indent=1)
