@@ -187,7 +187,7 @@ class Resume(rl_util.RlTest):
     def hold(self, run, name, phase, begin, of_ranks):
         """Stops a run in a phase of a step that begins after `begin` updates or later. Returns the process, of ranks the first
         one, which scores and writes the files; None if the run got past that phase of all steps."""
-        while run.poll() is None and self.updates(name) <= UPDATES - AFTER:
+        while run.poll() is None and self.updates(name) < UPDATES - AFTER:
             first = rank_pids(run.pid).get("0") if of_ranks else run.pid
             if first and not PHASES[phase] and self.updates(name) >= begin and self.phase(name) == phase:
                 os.kill(first, signal.SIGSTOP)
