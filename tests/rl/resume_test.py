@@ -30,6 +30,7 @@ UPDATES, EVAL_EVERY, BEGINS = 20, 8, (2, 4, 6)
 AFTER = 10  # updates that are left at least when a run is killed
 ROUND = 16  # samples of a step's first round
 TRIES = 5  # runs to meet a phase
+HOLD_S = 60  # seconds for a run to meet it
 
 # Scores. With $SCORED it keeps in that file a line for each event of a sample to train on: the updates of $METRICS before it,
 # and "asked" or "answered". With $STOP_AT, "EVENT N UPDATES", it stops the run at the N-th such event of every step after so
@@ -189,12 +190,13 @@ class Resume(rl_util.RlTest):
 
     def hold(self, run, name, phase, begin, of_ranks):
         """Stops a run in a phase of a step that begins after `begin` updates or later. Returns the process, of ranks the first
-        one, which scores and writes the files; None if the run got past that phase of all steps."""
-        while run.poll() is None and self.updates(name) < UPDATES - AFTER:
+        one, which scores and writes the files; None if the run got past that phase of all steps, or takes too long."""
+        last = time.monotonic() + HOLD_S
+        while run.poll() is None and self.updates(name) < UPDATES - AFTER and time.monotonic() < last:
             first = rank_pids(run.pid).get("0") if of_ranks else run.pid
             if first and not PHASES[phase] and self.updates(name) >= begin and self.phase(name) == phase:
                 os.kill(first, signal.SIGSTOP)
-                while not is_stopped(first) and run.poll() is None:
+                while not is_stopped(first) and run.poll() is None and time.monotonic() < last:
                     pass
             if first and is_stopped(first):
                 if self.phase(name) == phase:
