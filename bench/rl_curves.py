@@ -3,7 +3,7 @@
 """Trains small models on the tasks of `hocket data task` by reinforcement learning, several seeds each, and draws the curves.
 
     bench/rl_curves.py                                    # every task, three seeds
-    bench/rl_curves.py --mode dapo                        # DAPO's parts, each left out once, on one task
+    bench/rl_curves.py --mode dapo                        # DAPO's parts, each left out once, on multi_addition
     bench/rl_curves.py --only reverse --minutes 30        # a part; later calls go on where this one ended
 
 Each run is `hocket data task`, `hocket train warmup.yaml` (once for a task and seed) and `hocket rl rl.yaml`. Finished runs
