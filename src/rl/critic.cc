@@ -83,10 +83,13 @@ engine::Run critic_run(const engine::Run& policy) {
   return run;
 }
 
-Critic::Critic(const engine::Run& policy, runtime::LocalRanks& ranks, train::StopSignals& stop)
-    : policy_(policy), run_(critic_run(policy)), programs_(run_, ranks), saver_(run_, stop) {
+Critic::Critic(const engine::Run& policy, engine::Programs& programs, train::StopSignals& stop)
+    : policy_(policy),
+      run_(critic_run(policy)),
+      programs_(run_, programs.ranks(), programs.inspect()),
+      saver_(run_, stop) {
   make_dirs(run_.config.output.dir);
-  saver_.open(ranks);
+  saver_.open(programs.ranks());
 }
 
 engine::ProgramSpec Critic::spec(int64_t micro_batches) const {
@@ -95,8 +98,10 @@ engine::ProgramSpec Critic::spec(int64_t micro_batches) const {
   return spec;
 }
 
-const engine::Compiled& Critic::compiled(int64_t micro_batches) {
-  return programs_.compiled(spec(micro_batches));
+engine::ProgramSpec Critic::values(int64_t micro_batches) const {
+  engine::ProgramSpec spec = engine::logprobs(run_, {.num_micro_batches = micro_batches});
+  spec.key = "critic " + spec.key;
+  return spec;
 }
 
 /// Returns its updates after so many of the policy's.
@@ -162,9 +167,7 @@ std::vector<double> values_of(engine::Session& session) {
 }  // namespace
 
 void Critic::evaluate(std::span<const Item> items, const Packing& packing) {
-  engine::ProgramSpec spec = engine::logprobs(run_, {.num_micro_batches = packing.micro_batches()});
-  spec.key = "critic " + spec.key;
-  engine::Session& session = programs_.session(spec);
+  engine::Session& session = programs_.session(values(packing.micro_batches()));
   session.feed(packing.batch());
   session.step();
   std::vector<std::vector<double>> values = packing.by_item(values_of(session));

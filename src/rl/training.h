@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "rl/critic.h"
 #include "rl/learner.h"
+#include "rl/memory.h"
 #include "rl/report.h"
 #include "rl/sampling.h"
 #include "train/metrics.h"
@@ -59,6 +60,9 @@ class Training {
   bool nothing_left() const;
   void set_up();
   void describe(const engine::Compiled& compiled) const;
+  void inspect(const engine::Compiled& compiled) const;
+  int64_t most_micro_batches(int64_t prompts) const;
+  std::string memory_remedy() const;
   void plan_memory();
   void load();
   train::StepperParts parts_of_stepper();
@@ -93,7 +97,9 @@ class Training {
   train::Saver saver_;
   train::Start start_;
   runtime::LocalRanks ranks_;
-  engine::Programs programs_{run_, ranks_};
+  std::optional<MemoryPlan> memory_;  ///< set once the update's program is proven
+  engine::Programs programs_{run_, ranks_,
+                             [this](const engine::Compiled& compiled) { inspect(compiled); }};
   train::TrainedReaders readers_{programs_};
   std::optional<Sampling> sampling_;
   std::optional<Learner> learner_;
