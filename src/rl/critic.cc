@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -104,23 +103,28 @@ engine::ProgramSpec Critic::values(int64_t micro_batches) const {
   return spec;
 }
 
+int64_t Critic::updates_of_step() const {
+  const engine::RlSection& rl = policy_.config.rl;
+  return rl.prompts_per_step / rl.update_prompts() * rl.critic.epochs;
+}
+
 /// Returns its updates after so many of the policy's.
 int64_t Critic::updates_after(int64_t policy_updates) const {
   const engine::RlSection& rl = policy_.config.rl;
   const int64_t steps = policy_updates / rl.updates_per_step() + rl.critic.warmup_steps;
-  return steps * (rl.prompts_per_step / rl.update_prompts()) * rl.critic.epochs;
+  return steps * updates_of_step();
 }
 
-void Critic::load(const train::Start& policy, const PromptData& data, int64_t micro_batches,
-                  int64_t policy_updates) {
+std::optional<train::Position> Critic::load(const train::Start& policy, const PromptData& data,
+                                            int64_t micro_batches, int64_t policy_updates) {
   least_ = micro_batches;
   course_.steps = updates_after(policy_updates);
   saver_.read_files(data);
   engine::Session& session = programs_.session(spec(micro_batches));
   comm::Processes& processes = session.ranks().processes();
+  std::optional<train::Position> position;
   if (policy.from) {
     const int64_t step = policy.done.step;
-    updates_ = updates_after(step);
     const std::string folder = saver_.folder_of(step);
     if (!is_directory(folder)) {
       fail(folder, "is absent: the critic of the policy's checkpoint of step {}; expected both",
@@ -128,7 +132,9 @@ void Critic::load(const train::Start& policy, const PromptData& data, int64_t mi
     }
     const checkpoint::Checkpoint from(folder, checkpoint::Verify::all);
     train::restore(from, session.compiled(), session.store());
-    began_with_ = train::Position::of(from).began_with;
+    position = train::Position::of(from);
+    began_with_ = position->began_with;
+    updates_ = step > 0 ? updates_after(step) : position->warmups * updates_of_step();
   } else {
     if (!run_.weights.empty()) {
       const checkpoint::ModelLocation at =
@@ -143,6 +149,7 @@ void Critic::load(const train::Start& policy, const PromptData& data, int64_t mi
   }
   engine::initialise(session.graph(), session.program(),
                      static_cast<uint64_t>(run_.config.train.seed), session.store());
+  return position;
 }
 
 namespace {

@@ -69,6 +69,7 @@ class Training {
   int run_to_end(int64_t first);
   bool crossed(int64_t step, int64_t every) const;
   bool lacks_evaluation(int64_t first) const;
+  bool save_is_due() const;
   bool signalled(int mine);
   /// Makes the next step; false: a signal came before it was sampled.
   bool step();
@@ -113,6 +114,7 @@ class Training {
   int64_t step_prompts_ = 0;  ///< likewise, for the step under way
   int64_t tokens_ = 0;        ///< in updates so far
   int64_t warmups_ = 0;       ///< steps that trained the critic alone
+  int64_t saved_warmups_ = 0;
   int64_t evaluated_ = -1, saved_at_ = 0;
   int stopped_by_ = 0;         ///< the signal that ended the steps; 0: none
   train::Values step_values_;  ///< of the step under way

@@ -179,7 +179,12 @@ void Training::plan_memory() {
 void Training::load() {
   const int64_t least = learner_->multiple();
   if (critic_) {
-    critic_->load(start_, data_, least, course_.steps);
+    const auto position = critic_->load(start_, data_, least, course_.steps);
+    if (position && start_.done.step == 0) {
+      prompts_ = position->prompts;
+      warmups_ = saved_warmups_ = position->warmups;
+      start_.done.seconds = position->time_s;
+    }
   }
   train::load(start_, run_, programs_.session(learner_->spec(least)));
   engine::Session& samples = readers_.now(sampling_->rollout().spec());
