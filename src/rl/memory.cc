@@ -30,7 +30,7 @@ int64_t on_line(int64_t at_from, int64_t at_to, int64_t from, int64_t to, int64_
 std::vector<program::Memory> memory_at(const SpecOf& spec, int64_t micro_batches,
                                        int64_t multiple) {
   // Pipelines are full by then, under every schedule.
-  const int64_t from = 2 * multiple, to = 3 * multiple;
+  const int64_t from = 4 * multiple, to = 5 * multiple;
   const auto compiled = [&](int64_t count) {
     return memory_by_rank(engine::compile(spec(count)).program);
   };

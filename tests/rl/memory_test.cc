@@ -59,7 +59,7 @@ TEST(RlMemory, NoSamplesNeedMoreMicroBatchesThanTheBound) {
 }
 
 TEST(RlMemory, OfManyMicroBatchesFollowsFromFew) {
-  for (const char* schedule : {"gpipe", "1f1b", "zb-h1"}) {
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "interleaved"}) {
     SCOPED_TRACE(schedule);
     const engine::Run run = small_run({std::string("plan.pp_schedule=") + schedule});
     const auto spec = [&](int64_t n) { return engine::training(run, {.num_micro_batches = n}); };
