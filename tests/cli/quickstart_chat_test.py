@@ -166,7 +166,7 @@ class QuickstartChat(unittest.TestCase):
         self.assertRegex(r.stderr, r"^\[quickstart\] `hocket generate .*` ended with exit code 2:\n.*broken\.gguf")
         with open(os.path.join(other, "state.json"), encoding="utf-8") as f:
             self.assertNotIn("done", json.load(f)["steps"]["before"])
-        # What was done is on the page nevertheless.
+        # The page has the finished steps nevertheless.
         with open(os.path.join(other, "report.html"), encoding="utf-8") as f:
             self.assertIn("broken.gguf", f.read())
 
