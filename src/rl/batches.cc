@@ -33,6 +33,14 @@ int64_t rounded_up(int64_t count, int64_t multiple) {
 
 }  // namespace
 
+int64_t most_micro_batches(int64_t samples, int64_t places, int64_t seq_len, int64_t rows_at_once,
+                           int64_t multiple) {
+  // A row of fewer samples than fit at their longest has room for one more: only the last is.
+  const int64_t in_row = std::max<int64_t>(seq_len / std::max<int64_t>(places, 1), 1);
+  const int64_t rows = ceil_div(samples, in_row);
+  return rounded_up(std::max<int64_t>(ceil_div(rows, rows_at_once), 1), multiple);
+}
+
 Packing::Packing(std::span<const Item> items, int64_t seq_len, int64_t rows_at_once,
                  int64_t multiple)
     : items_(items.begin(), items.end()),

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -83,10 +82,13 @@ engine::Run critic_run(const engine::Run& policy) {
   return run;
 }
 
-Critic::Critic(const engine::Run& policy, runtime::LocalRanks& ranks, train::StopSignals& stop)
-    : policy_(policy), run_(critic_run(policy)), programs_(run_, ranks), saver_(run_, stop) {
+Critic::Critic(const engine::Run& policy, engine::Programs& programs, train::StopSignals& stop)
+    : policy_(policy),
+      run_(critic_run(policy)),
+      programs_(run_, programs.ranks(), programs.inspect()),
+      saver_(run_, stop) {
   make_dirs(run_.config.output.dir);
-  saver_.open(ranks);
+  saver_.open(programs.ranks());
 }
 
 engine::ProgramSpec Critic::spec(int64_t micro_batches) const {
@@ -95,27 +97,34 @@ engine::ProgramSpec Critic::spec(int64_t micro_batches) const {
   return spec;
 }
 
-const engine::Compiled& Critic::compiled(int64_t micro_batches) {
-  return programs_.compiled(spec(micro_batches));
+engine::ProgramSpec Critic::values(int64_t micro_batches) const {
+  engine::ProgramSpec spec = engine::logprobs(run_, {.num_micro_batches = micro_batches});
+  spec.key = "critic " + spec.key;
+  return spec;
+}
+
+int64_t Critic::updates_of_step() const {
+  const engine::RlSection& rl = policy_.config.rl;
+  return rl.prompts_per_step / rl.update_prompts() * rl.critic.epochs;
 }
 
 /// Returns its updates after so many of the policy's.
 int64_t Critic::updates_after(int64_t policy_updates) const {
   const engine::RlSection& rl = policy_.config.rl;
   const int64_t steps = policy_updates / rl.updates_per_step() + rl.critic.warmup_steps;
-  return steps * (rl.prompts_per_step / rl.update_prompts()) * rl.critic.epochs;
+  return steps * updates_of_step();
 }
 
-void Critic::load(const train::Start& policy, const PromptData& data, int64_t micro_batches,
-                  int64_t policy_updates) {
+std::optional<train::Position> Critic::load(const train::Start& policy, const PromptData& data,
+                                            int64_t micro_batches, int64_t policy_updates) {
   least_ = micro_batches;
   course_.steps = updates_after(policy_updates);
   saver_.read_files(data);
   engine::Session& session = programs_.session(spec(micro_batches));
   comm::Processes& processes = session.ranks().processes();
+  std::optional<train::Position> position;
   if (policy.from) {
     const int64_t step = policy.done.step;
-    updates_ = updates_after(step);
     const std::string folder = saver_.folder_of(step);
     if (!is_directory(folder)) {
       fail(folder, "is absent: the critic of the policy's checkpoint of step {}; expected both",
@@ -123,7 +132,9 @@ void Critic::load(const train::Start& policy, const PromptData& data, int64_t mi
     }
     const checkpoint::Checkpoint from(folder, checkpoint::Verify::all);
     train::restore(from, session.compiled(), session.store());
-    began_with_ = train::Position::of(from).began_with;
+    position = train::Position::of(from);
+    began_with_ = position->began_with;
+    updates_ = step > 0 ? updates_after(step) : position->warmups * updates_of_step();
   } else {
     if (!run_.weights.empty()) {
       const checkpoint::ModelLocation at =
@@ -138,6 +149,7 @@ void Critic::load(const train::Start& policy, const PromptData& data, int64_t mi
   }
   engine::initialise(session.graph(), session.program(),
                      static_cast<uint64_t>(run_.config.train.seed), session.store());
+  return position;
 }
 
 namespace {
@@ -162,9 +174,7 @@ std::vector<double> values_of(engine::Session& session) {
 }  // namespace
 
 void Critic::evaluate(std::span<const Item> items, const Packing& packing) {
-  engine::ProgramSpec spec = engine::logprobs(run_, {.num_micro_batches = packing.micro_batches()});
-  spec.key = "critic " + spec.key;
-  engine::Session& session = programs_.session(spec);
+  engine::Session& session = programs_.session(values(packing.micro_batches()));
   session.feed(packing.batch());
   session.step();
   std::vector<std::vector<double>> values = packing.by_item(values_of(session));

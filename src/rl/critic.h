@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,17 +26,21 @@ engine::Run critic_run(const engine::Run& policy);
 
 class Critic {
  public:
-  /// `policy`: its run, which outlives the critic, as do ranks and stop.
-  Critic(const engine::Run& policy, runtime::LocalRanks& ranks, train::StopSignals& stop);
+  /// `policy`: its run, and its programs, whose inspection is that of the critic's. Requires: run,
+  /// programs and stop outlive it.
+  Critic(const engine::Run& policy, engine::Programs& programs, train::StopSignals& stop);
 
-  /// Returns the program of its updates by the number of micro-batches; nothing is taken of the
-  /// ranks for it.
-  const engine::Compiled& compiled(int64_t micro_batches);
+  /// Returns the program of its updates by the number of micro-batches.
+  engine::ProgramSpec spec(int64_t micro_batches) const;
+  /// Returns the program that computes values, likewise.
+  engine::ProgramSpec values(int64_t micro_batches) const;
   /// Reads the critic that belongs to the policy's start: of the checkpoint of the same step, else
   /// of rl.critic.path, else the policy's weights with a new head. All processes call. Throws Error
-  /// if the checkpoint is absent. `policy_updates`: those of the whole training.
-  void load(const train::Start& policy, const PromptData& data, int64_t micro_batches,
-            int64_t policy_updates);
+  /// if the checkpoint is absent. `policy_updates`: those of the whole training. Returns the
+  /// position of its checkpoint, if it read one: within the warm-up, where the policy is of step 0,
+  /// the critic's is the newest.
+  std::optional<train::Position> load(const train::Start& policy, const PromptData& data,
+                                      int64_t micro_batches, int64_t policy_updates);
   /// Fills the critic's values of these samples' tokens. All processes call.
   void evaluate(std::span<const Item> items, const Packing& packing);
   /// Makes its updates by returns, `at_once` samples at a time, rl.critic.epochs times, and sets
@@ -57,8 +62,8 @@ class Critic {
   void prune(int64_t step) const;
 
  private:
-  engine::ProgramSpec spec(int64_t micro_batches) const;
   double update(std::span<const Item> items);
+  int64_t updates_of_step() const;
   int64_t updates_after(int64_t policy_updates) const;
 
   const engine::Run& policy_;

@@ -85,6 +85,14 @@ bool Training::lacks_evaluation(int64_t first) const {
   return ranks_.processes().broadcast(lacks ? "lacks" : "") != "";
 }
 
+/// Returns whether the step that was made is saved: by time, or by train.save_every updates, or
+/// before the first one as many steps of the critic's warm-up.
+bool Training::save_is_due() const {
+  const int64_t step = stepper_->done().step;
+  if (step == 0) return section_.save_every > 0 && warmups_ % section_.save_every == 0;
+  return stepper_->save_is_due() || crossed(step, section_.save_every);
+}
+
 int Training::run_to_end(int64_t first) {
   const train::StepsDone& done = stepper_->done();
   if (lacks_evaluation(first)) {
@@ -97,8 +105,7 @@ int Training::run_to_end(int64_t first) {
       stop_.begin_step(done.step, fmt::format("giving up the evaluation of update {}", done.step));
       evaluate(false);
     }
-    if (!last && done.step > 0 &&
-        (stepper_->save_is_due() || crossed(done.step, section_.save_every))) {
+    if (!last && save_is_due()) {
       stepper_->save();
     }
     if (is_first() && report_.is_due()) {
@@ -106,7 +113,7 @@ int Training::run_to_end(int64_t first) {
     }
   }
   progress_->finish();
-  if (done.step > first && saved_at_ != done.step) {
+  if ((done.step > first && saved_at_ != done.step) || warmups_ > saved_warmups_) {
     stepper_->save();
   }
   if (signalled(stop_.end_steps())) {

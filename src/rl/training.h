@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "rl/critic.h"
 #include "rl/learner.h"
+#include "rl/memory.h"
 #include "rl/report.h"
 #include "rl/sampling.h"
 #include "train/metrics.h"
@@ -59,12 +60,16 @@ class Training {
   bool nothing_left() const;
   void set_up();
   void describe(const engine::Compiled& compiled) const;
+  void inspect(const engine::Compiled& compiled) const;
+  int64_t most_micro_batches(int64_t prompts) const;
+  std::string memory_remedy() const;
   void plan_memory();
   void load();
   train::StepperParts parts_of_stepper();
   int run_to_end(int64_t first);
   bool crossed(int64_t step, int64_t every) const;
   bool lacks_evaluation(int64_t first) const;
+  bool save_is_due() const;
   bool signalled(int mine);
   /// Makes the next step; false: a signal came before it was sampled.
   bool step();
@@ -93,7 +98,9 @@ class Training {
   train::Saver saver_;
   train::Start start_;
   runtime::LocalRanks ranks_;
-  engine::Programs programs_{run_, ranks_};
+  std::optional<MemoryPlan> memory_;  ///< set once the update's program is proven
+  engine::Programs programs_{run_, ranks_,
+                             [this](const engine::Compiled& compiled) { inspect(compiled); }};
   train::TrainedReaders readers_{programs_};
   std::optional<Sampling> sampling_;
   std::optional<Learner> learner_;
@@ -107,6 +114,7 @@ class Training {
   int64_t step_prompts_ = 0;  ///< likewise, for the step under way
   int64_t tokens_ = 0;        ///< in updates so far
   int64_t warmups_ = 0;       ///< steps that trained the critic alone
+  int64_t saved_warmups_ = 0;
   int64_t evaluated_ = -1, saved_at_ = 0;
   int stopped_by_ = 0;         ///< the signal that ended the steps; 0: none
   train::Values step_values_;  ///< of the step under way

@@ -136,6 +136,7 @@ void Training::save() {
   position.kernels = kernels::cpu_level();
   position.prompts = prompts_;
   position.tokens = tokens_;
+  position.warmups = warmups_;
   // The critic's first: a start looks for the one that the policy's newest checkpoint goes with.
   if (critic_) {
     critic_->save(done, data_, position);
@@ -143,6 +144,7 @@ void Training::save() {
   const engine::Session& session = programs_.session(learner_->spec(learner_->multiple()));
   progress_->print("saved " + saver_.save(done.step, session, data_, position, done.losses));
   saved_at_ = done.step;
+  saved_warmups_ = warmups_;
   saver_.prune(done.step, 0);
   if (critic_) {
     critic_->prune(done.step);

@@ -190,7 +190,8 @@ std::string Position::to_json() const {
       .member("best_rows", best.rows)
       .member("evaluations_worse", best.worse)
       .member("prompts", prompts)
-      .member("tokens", tokens);
+      .member("tokens", tokens)
+      .member("warmups", warmups);
   if (beginning) {
     out.member("beginning", *beginning);
   }
@@ -232,6 +233,7 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   position.best.worse = in.get_int("evaluations_worse", 0);
   position.prompts = in.get_int("prompts", 0);
   position.tokens = in.get_int("tokens", 0);
+  position.warmups = in.get_int("warmups", 0);
   if (in.has("best_of")) {
     position.best.set = in.get_string("best_of");
   }

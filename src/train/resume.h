@@ -31,6 +31,7 @@ struct Position {
   std::string kernels;  ///< kernels::cpu_level of its last steps; empty: not known
   int64_t prompts = 0;  ///< rl: that were sampled so far, groups left out among them
   int64_t tokens = 0;   ///< rl: of samples, with their prompts, in updates so far
+  int64_t warmups = 0;  ///< rl: steps so far that trained the critic alone
   /// Tokens before each text of examples or prompts, which none but training knows afterwards;
   /// nothing: of prepared texts. Saver sets it, data::beginning_of_text reads it, of() does not.
   std::optional<std::vector<int64_t>> beginning;

@@ -90,7 +90,7 @@ class Trainer {
   std::unique_ptr<data::TrainingRows> loader_;
   Prediction prediction_;
   runtime::LocalRanks ranks_;
-  engine::Programs programs_{run_, ranks_};
+  engine::Programs programs_{run_, ranks_, prove_others(run_)};
   engine::Session* session_ = nullptr;
   std::unique_ptr<Evaluator> evaluator_;
   RunReport report_{run_, *data_, prediction_};
