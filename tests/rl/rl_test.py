@@ -117,8 +117,19 @@ class HostileRewards(rl_util.RlTest):
                 self.assertFalse(part.get("failed"), part)
                 self.assertEqual((0.5, 0.5, {"style": 2}), (part["score"], row["reward"], part["details"]))
         self.assertEqual({*FAULTS, ""}, seen)
-        # The reward of the step is that of all samples, those with a failure too.
+            self.assertEqual(fault != "", row["remove_sample"])
+        # The reward of the step is that of the samples that were scored.
+        self.assertAlmostEqual(0.5, updates[0]["reward"])
+        self.assertAlmostEqual(0.5, updates[0]["rewards/exec/mean"])
+        # All of these have one reward: the loss has no gradient, and failures give it none.
+        self.assertEqual(0, updates[0]["train/grad_norm"])
+
+    def test_failures_may_be_trained(self):
+        self.write("trained", max_failed_rewards=0.5, failed_samples="score")
+        self.rl("trained")
+        updates, _ = self.metrics("trained")
         self.assertAlmostEqual(0.125, updates[0]["reward"])
+        self.assertFalse(any(row["remove_sample"] for row in self.rows("trained")))
 
     def test_above_the_limit(self):
         self.write("above", max_failed_rewards=0.49)
