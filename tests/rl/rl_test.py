@@ -159,6 +159,43 @@ for i, line in enumerate(sys.stdin):
         self.rl("gone")
         self.assertEqual([1, 2, 3, 4], [line["step"] for line in self.metrics("gone")[0]])
 
+    def weights(self, *names):
+        """Bytes of the tensors of a checkpoint, with the optimizer's, by file."""
+        folder = self.path(*names)
+        found = {}
+        for path in sorted(glob.glob(os.path.join(folder, "**", "*"), recursive=True)):
+            if os.path.isfile(path) and not path.endswith((".json", ".jinja", ".txt")):
+                with open(path, "rb") as f:
+                    found[os.path.relpath(path, folder)] = f.read()
+        self.assertTrue(found)
+        return found
+
+    def test_nothing_to_train_changes_nothing(self):
+        """Steps whose rewards all fail keep every bit of weights and moments, and measure nothing."""
+        with open(self.path("once.py"), "w", encoding="utf-8") as f:
+            f.write("""import sys
+for i, line in enumerate(sys.stdin):
+    print(i % 2 if i < 16 else "NaN", flush=True)
+""")
+        reward = {"type": "exec", "command": "exec python3 -S once.py", "processes": 1, "retries": 0}
+        for name, advantage, plan in (("one", "grpo", {}), ("two", "grpo", {"dp": 2}), ("critic", "gae", {"dp": 2})):
+            self.write_run(name, data=rl_util.only(self.path("task/train.jsonl")), plan=plan,
+                           train={"steps": 4, "save_every": 1, "keep_last": 10},
+                           rl={"rewards": [reward], "max_failed_rewards": 1, "advantage": advantage})
+            self.rl(name)
+            updates, _ = self.metrics(name)
+            self.assertGreater(updates[0]["train/grad_norm"], 0)
+            self.assertEqual([0, 1, 2, 3], [line.get("train/skipped", 0) for line in updates])
+            for line in updates[1:]:
+                for key in ("train/loss", "train/grad_norm", "entropy", "ratio", "approx_kl", "reward"):
+                    self.assertIsNone(line[key], key)
+                self.assertEqual(1, line["rewards/failed"])
+                if advantage == "gae":
+                    self.assertIsNone(line["critic/loss"])
+            for part in ([], ["critic"])[:1 + (advantage == "gae")]:
+                saved = [self.weights(name, *part, "checkpoints", f"step-{step:06}") for step in (1, 4)]
+                self.assertEqual(saved[0], saved[1], f"{name} {part}")
+
     def test_updates_before_one_that_ends_the_run_are_saved(self):
         """Ten updates in a row that change nothing end the run: with a checkpoint of those before the tenth."""
         with open(self.path("half.py"), "w", encoding="utf-8") as f:
