@@ -60,7 +60,8 @@ train::Values evaluation_metrics(std::span<const Sample> samples, int64_t sample
 /// Sums over the tokens of updates, for their means: clip shares, entropy, divergence, ratio.
 class UpdateStats {
  public:
-  explicit UpdateStats(const engine::RlSection& section) : section_(section) {}
+  explicit UpdateStats(const engine::RlSection& section)
+      : section_(section), has_reference_(section.kl_coef > 0) {}
   /// Adds a sample; log-probabilities and entropies of its tokens under the policy before the
   /// update.
   void add(const LossInputs& inputs, std::span<const double> logprobs,
@@ -71,7 +72,7 @@ class UpdateStats {
  private:
   const engine::RlSection& section_;
   double tokens_ = 0, entropy_ = 0, low_ = 0, high_ = 0, kl_ = 0, moved_ = 0, ratio_ = 0;
-  bool has_reference_ = false;
+  bool has_reference_;
 };
 
 /// Largest difference of log-probabilities between sampling and training.

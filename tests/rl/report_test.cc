@@ -506,7 +506,7 @@ TEST(RlReportMetrics, SamplesLeftOutAreNoPartOfMeansOrGroups) {
   EXPECT_TRUE(samples_of(to_bytes(samples))[2].left_out);
   EXPECT_FALSE(samples_of(to_bytes(samples))[3].left_out);
   for (Sample& sample : samples) {
-    sample.left_out = true;
+    sample.left_out = sample.rewards["exact"].failed = true;
   }
   EXPECT_TRUE(std::isnan(by_name(sample_metrics(samples, 3)).at("reward")));
   EXPECT_TRUE(std::isnan(by_name(sample_metrics(samples, 3)).at("rewards/exact/mean")));
