@@ -135,6 +135,7 @@ std::optional<train::Position> Critic::load(const train::Start& policy, const Pr
     position = train::Position::of(from);
     began_with_ = position->began_with;
     updates_ = step > 0 ? updates_after(step) : position->warmups * updates_of_step();
+    skipped_ = position->skipped;
   } else {
     if (!run_.weights.empty()) {
       const checkpoint::ModelLocation at =
@@ -192,7 +193,7 @@ double Critic::update(std::span<const Item> items) {
   packing.add_critic_inputs(batch);
   ++updates_;
   lr_ = train::learning_rate(run_.config.train, updates_, course_);
-  batch.hyper = engine::hyper_of(run_.config.optimizer, lr_, updates_);
+  batch.hyper = engine::hyper_of(run_.config.optimizer, lr_, updates_ - skipped_);
   session.feed(batch);
   session.step();
   const double loss = session.loss();
@@ -212,7 +213,11 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<LossInputs
   for (int64_t epoch = 0; epoch < rl.critic.epochs; ++epoch) {
     for (size_t begin = 0; begin < items.size(); begin += at_once) {
       const size_t end = std::min(begin + at_once, items.size());
-      set_weights(rl, loss_inputs.subspan(begin, end - begin));
+      if (!set_weights(rl, loss_inputs, begin, end)) {
+        ++updates_;
+        ++skipped_;
+        continue;
+      }
       losses += update(std::span(items).subspan(begin, end - begin));
       if (!failure_.empty()) {
         is_unchanged_ = updates == 0;
@@ -225,6 +230,7 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<LossInputs
   double n = 0, sum = 0, squares = 0, rest = 0, rest_sum = 0, values = 0;
   for (const Item& item : items) {
     for (size_t t = 0; t < item.inputs->returns.size(); ++t) {
+      if (!item.inputs->trains(t)) continue;
       const double target = item.inputs->returns[t], apart = target - item.inputs->values[t];
       n += 1;
       sum += target;
@@ -234,12 +240,12 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<LossInputs
       values += item.inputs->values[t];
     }
   }
-  n = std::max(n, 1.0);
   const double variance = squares / n - sum / n * (sum / n);
   const double unexplained = rest / n - rest_sum / n * (rest_sum / n);
-  const double explained = variance > 0 ? 1 - unexplained / variance : 0;
-  text_ = fmt::format("loss {:.4f}, explained variance {:.3f}, lr {:.3g}", losses / updates,
-                      explained, lr_);
+  const double explained = variance == 0 ? 0 : 1 - unexplained / variance;
+  text_ = updates == 0 ? "nothing to train: no token counts"
+                       : fmt::format("loss {:.4f}, explained variance {:.3f}, lr {:.3g}",
+                                     losses / updates, explained, lr_);
   return {{"critic/loss", losses / updates},
           {"critic/explained_variance", explained},
           {"critic/values_mean", values / n},
@@ -249,6 +255,7 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<LossInputs
 
 void Critic::save(const train::StepsDone& done, const PromptData& data, train::Position position) {
   position.began_with = began_with_;
+  position.skipped = skipped_;
   saver_.save(done.step, programs_.session(spec(least_)), data, position, done.losses);
 }
 

@@ -45,7 +45,9 @@ class Critic {
   void evaluate(std::span<const Item> items, const Packing& packing);
   /// Makes its updates by returns, `at_once` samples at a time, rl.critic.epochs times, and sets
   /// their weights for each: its loss is the policy's mean. `loss_inputs`: those of `items`.
-  /// Returns metrics. All processes call. If a gradient is not finite, ends with failure().
+  /// An update without a token that trains changes nothing; metrics of a step of such updates are
+  /// not numbers. Returns metrics. All processes call. If a gradient is not finite, ends with
+  /// failure().
   train::Values learn(const std::vector<Item>& items, std::span<LossInputs> loss_inputs,
                       size_t at_once);
   /// Returns "loss 0.1, explained variance 0.5, lr 0.001" of the last learn().
@@ -71,6 +73,7 @@ class Critic {
   engine::Programs programs_;
   train::Saver saver_;
   int64_t updates_ = 0;  ///< so far
+  int64_t skipped_ = 0;  ///< of these, without a token that trains
   train::Course course_;
   double lr_ = 0;      ///< of the last update
   int64_t least_ = 1;  ///< micro-batches of the program that holds its parameters

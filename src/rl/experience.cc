@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -36,7 +37,9 @@ std::vector<LossInputs> loss_inputs_of(const engine::RlSection& section,
     LossInputs inputs;
     inputs.group = sample.group;
     inputs.reward = sample.shaped_reward;
-    inputs.counts = !(section.overlong.filter && sample.status == SampleStatus::truncated);
+    inputs.scored = !sample.left_out;
+    inputs.counts =
+        !sample.left_out && !(section.overlong.filter && sample.status == SampleStatus::truncated);
     inputs.old = sample.logprobs;
     inputs.rollout = sample.sampled_logprobs;
     loss_inputs.push_back(std::move(inputs));
@@ -45,8 +48,13 @@ std::vector<LossInputs> loss_inputs_of(const engine::RlSection& section,
 }
 
 bool is_even(std::span<const Sample> group) {
-  return std::all_of(group.begin(), group.end(),
-                     [&](const Sample& sample) { return sample.reward == group.front().reward; });
+  const Sample* first = nullptr;
+  for (const Sample& sample : group) {
+    if (sample.left_out) continue;
+    if (first != nullptr && sample.reward != first->reward) return false;
+    first = &sample;
+  }
+  return true;
 }
 
 namespace {
@@ -102,7 +110,8 @@ std::string to_bytes(std::span<const Sample> samples) {
                     {"rewards", rewards},
                     {"reward", sample.reward},
                     {"shaped_reward", sample.shaped_reward},
-                    {"reward_failed", sample.reward_failed}});
+                    {"reward_failed", sample.reward_failed},
+                    {"left_out", sample.left_out}});
   }
   const std::vector<uint8_t> bytes = Json::to_cbor(list);
   return {bytes.begin(), bytes.end()};
@@ -131,6 +140,7 @@ std::vector<Sample> samples_of(std::string_view bytes) {
     sample.reward = json.at("reward").get<double>();
     sample.shaped_reward = json.at("shaped_reward").get<double>();
     sample.reward_failed = json.at("reward_failed").get<bool>();
+    sample.left_out = json.at("left_out").get<bool>();
     samples.push_back(std::move(sample));
   }
   return samples;
@@ -213,6 +223,8 @@ std::string to_line(const Sample& sample, const Prompt& prompt, const LossInputs
 
 namespace {
 
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();  // null in metrics.jsonl
+
 /// Mean, and deviation with n - 1.
 struct Moments {
   double sum = 0, squares = 0, least = 0, most = 0;
@@ -224,9 +236,9 @@ struct Moments {
     squares += value * value;
     ++n;
   }
-  double mean() const { return n > 0 ? sum / static_cast<double>(n) : 0; }
+  double mean() const { return n > 0 ? sum / static_cast<double>(n) : kNothing; }
   double deviation() const {
-    if (n < 2) return 0;
+    if (n < 2) return n > 0 ? 0 : kNothing;
     const auto count = static_cast<double>(n);
     return std::sqrt(std::max(0.0, (squares - sum * sum / count) / (count - 1)));
   }
@@ -239,7 +251,9 @@ train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_pe
   std::map<std::string, Moments> parts;
   int64_t truncated = 0, failed = 0, groups = 0, even = 0;
   for (const Sample& sample : samples) {
-    rewards.add(sample.reward);
+    if (!sample.left_out) {
+      rewards.add(sample.reward);
+    }
     lengths.add(static_cast<double>(sample.tokens.size()));
     if (sample.status == SampleStatus::truncated) {
       ++truncated;
@@ -248,7 +262,9 @@ train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_pe
     }
     failed += sample.reward_failed ? 1 : 0;
     for (const auto& [name, part] : sample.rewards) {
-      parts[name].add(part.score);
+      Moments& scores = parts[name];
+      if (part.failed && sample.left_out) continue;
+      scores.add(part.score);
       for (const auto& [detail, value] : part.details) {
         parts[name + "/" + detail].add(value);
       }
@@ -258,10 +274,13 @@ train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_pe
        i += static_cast<size_t>(samples_per_prompt)) {
     Moments group;
     for (const Sample& sample : samples.subspan(i, static_cast<size_t>(samples_per_prompt))) {
-      group.add(sample.reward);
+      if (!sample.left_out) {
+        group.add(sample.reward);
+      }
     }
-    deviations.add(group.deviation());
     ++groups;
+    if (group.n < 2) continue;  // the others are left out
+    deviations.add(group.deviation());
     even += group.least == group.most ? 1 : 0;
   }
   const auto n = static_cast<double>(std::max<size_t>(samples.size(), 1));
@@ -271,12 +290,13 @@ train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_pe
     values.push_back({"frac_reward_zero_std",
                       groups > 0 ? static_cast<double>(even) / static_cast<double>(groups) : 0});
   }
-  values.insert(values.end(), {{"completions/mean_length", lengths.mean()},
-                               {"completions/min_length", lengths.least},
-                               {"completions/max_length", lengths.most},
-                               {"completions/clipped_ratio", static_cast<double>(truncated) / n},
-                               {"completions/mean_terminated_length", ended.mean()},
-                               {"rewards/failed", static_cast<double>(failed) / n}});
+  values.insert(values.end(),
+                {{"completions/mean_length", lengths.mean()},
+                 {"completions/min_length", lengths.least},
+                 {"completions/max_length", lengths.most},
+                 {"completions/clipped_ratio", static_cast<double>(truncated) / n},
+                 {"completions/mean_terminated_length", ended.n > 0 ? ended.mean() : 0},
+                 {"rewards/failed", static_cast<double>(failed) / n}});
   for (const auto& [name, moments] : parts) {
     values.push_back({fmt::format("rewards/{}/mean", name), moments.mean()});
     values.push_back({fmt::format("rewards/{}/std", name), moments.deviation()});
@@ -285,7 +305,7 @@ train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_pe
 }
 
 train::Values evaluation_metrics(std::span<const Sample> samples, int64_t samples_per_prompt,
-                                 const std::string& deciding) {
+                                 const std::string& deciding, double right_from) {
   const auto n = static_cast<size_t>(samples_per_prompt);
   const auto groups = static_cast<double>(std::max<size_t>(samples.size() / n, 1));
   train::Values values;
@@ -293,13 +313,15 @@ train::Values evaluation_metrics(std::span<const Sample> samples, int64_t sample
   std::vector<int64_t> right(samples.size() / n, 0);
   for (size_t i = 0; i < samples.size(); ++i) {
     const Sample& sample = samples[i];
-    rewards.add(sample.reward);
+    if (!sample.left_out) {
+      rewards.add(sample.reward);
+    }
     lengths.add(static_cast<double>(sample.tokens.size()));
     truncated.add(sample.status == SampleStatus::truncated ? 1 : 0);
     failed.add(sample.reward_failed ? 1 : 0);
     const auto part = sample.rewards.find(deciding);
     const bool is_scored = part != sample.rewards.end() && !part->second.failed;
-    right[i / n] += is_scored && part->second.score >= 1 ? 1 : 0;
+    right[i / n] += is_scored && part->second.score >= right_from ? 1 : 0;
   }
   values.push_back({"reward", rewards.mean()});
   for (int64_t k = 1; k <= samples_per_prompt; k *= 2) {
@@ -354,7 +376,7 @@ void UpdateStats::add(const LossInputs& inputs, std::span<const double> logprobs
 }
 
 train::Values UpdateStats::means() const {
-  const double n = std::max(tokens_, 1.0);
+  const double n = tokens_ > 0 ? tokens_ : kNothing;
   train::Values values = {{"entropy", entropy_ / n},
                           {"clip_ratio/low_mean", low_ / n},
                           {"clip_ratio/high_mean", high_ / n},

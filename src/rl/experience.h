@@ -25,14 +25,15 @@ struct Experience {
 };
 
 /// Returns the loss inputs of samples, with rewards, old log-probabilities (those of sampling), and
-/// the marks of the overlong filter.
+/// the marks of the overlong filter and of failed rewards.
 std::vector<LossInputs> loss_inputs_of(const engine::RlSection& section,
                                        std::span<const Sample> samples);
 
 /// Penalises the length of a sample: sets shaped_reward.
 void shape_reward(const engine::RlSection& section, Sample* sample);
 
-/// Returns whether all samples of a group have the same reward, before it was shaped.
+/// Returns whether all samples of a group, but those left out, have the same reward, before it was
+/// shaped.
 bool is_even(std::span<const Sample> group);
 
 /// Writes samples as bytes, and reads them again, bit for bit.
@@ -44,31 +45,34 @@ std::vector<Sample> samples_of(std::string_view bytes);
 std::string to_line(const Sample& sample, const Prompt& prompt, const LossInputs* inputs,
                     int64_t top_k);
 
-/// Means of a step's samples under TRL's names: reward, reward_std (the mean of the groups'
-/// deviations), frac_reward_zero_std, completions/..., rewards/NAME/mean. With one sample of a
-/// prompt those of groups are left out: one reward has no deviation.
+/// Means of a step's samples, without failed rewards of samples left out, under TRL's names:
+/// reward, reward_std (the mean of the groups' deviations), frac_reward_zero_std, completions/...,
+/// rewards/NAME/mean. With one sample of a prompt those of groups are left out: one reward has no
+/// deviation.
 train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_per_prompt);
 
 /// Means of an evaluation's samples: reward, pass@k for k = 1, 2, 4, ... up to the samples of a
-/// prompt, completions/..., rewards/failed. A sample is right if its reward `deciding` is 1 or more
-/// and did not fail.
+/// prompt, completions/..., rewards/failed. A sample is right if its reward `deciding` is
+/// `right_from` or more and did not fail.
 train::Values evaluation_metrics(std::span<const Sample> samples, int64_t samples_per_prompt,
-                                 const std::string& deciding);
+                                 const std::string& deciding, double right_from);
 
 /// Sums over the tokens of updates, for their means: clip shares, entropy, divergence, ratio.
 class UpdateStats {
  public:
-  explicit UpdateStats(const engine::RlSection& section) : section_(section) {}
+  explicit UpdateStats(const engine::RlSection& section)
+      : section_(section), has_reference_(section.kl_coef > 0) {}
   /// Adds a sample; log-probabilities and entropies of its tokens under the policy before the
   /// update.
   void add(const LossInputs& inputs, std::span<const double> logprobs,
            std::span<const double> entropies);
+  /// Not numbers if no token trained.
   train::Values means() const;
 
  private:
   const engine::RlSection& section_;
   double tokens_ = 0, entropy_ = 0, low_ = 0, high_ = 0, kl_ = 0, moved_ = 0, ratio_ = 0;
-  bool has_reference_ = false;
+  bool has_reference_;
 };
 
 /// Largest difference of log-probabilities between sampling and training.

@@ -106,6 +106,14 @@ void Learner::update(std::vector<Item> items, bool first, train::Stepper& steppe
   }
 }
 
+void Learner::skip(train::Stepper& stepper, double lr) {
+  items_.clear();
+  packing_.reset();
+  session_ = nullptr;
+  compares_ = false;
+  stepper.skip(lr);
+}
+
 train::StepData Learner::data() {
   engine::Batch batch = packing_->batch();
   packing_->add_inputs(batch, engine::answers_per_sequence(run_));
@@ -117,17 +125,24 @@ train::StepData Learner::data() {
   return {std::move(batch), first ? 1 : 0, session_};
 }
 
-void Learner::measure(train::StepMetrics& metrics) {
+/// Adds the samples of the update that was made to its sums.
+void Learner::measure_samples(UpdateStats* stats) {
   const auto logprobs = packing_->by_item(outputs_of(*session_, names::kLogprobs));
   const auto entropies = packing_->by_item(outputs_of(*session_, names::kEntropies));
-  UpdateStats stats(rl_);
   for (size_t i = 0; i < items_.size(); ++i) {
-    stats.add(*items_[i].inputs, logprobs[i], entropies[i]);
+    stats->add(*items_[i].inputs, logprobs[i], entropies[i]);
     if (compares_) {
       mismatch_.add(items_[i].sample->logprobs, logprobs[i]);
     }
   }
-  metrics.tokens = packing_->tokens();
+}
+
+void Learner::measure(train::StepMetrics& metrics) {
+  UpdateStats stats(rl_);
+  if (session_ != nullptr) {
+    measure_samples(&stats);
+    metrics.tokens = packing_->tokens();
+  }
   const train::Values means = stats.means();
   metrics.values.insert(metrics.values.end(), means.begin(), means.end());
   if (mismatch_.tokens > 0) {

@@ -45,9 +45,12 @@ class Learner {
   /// All processes call.
   void prepare(std::span<const Item> items);
   /// Makes an optimizer step of these samples. `first`: the policy is still the one that sampled
-  /// them. Requires: their weights are set. Throws Error if sampling and training differ
-  /// (rl.strict), or as Stepper::run. All processes call.
+  /// them. Requires: their weights are set, and a token trains. Throws Error if sampling and
+  /// training differ (rl.strict), or as Stepper::run. All processes call.
   void update(std::vector<Item> items, bool first, train::Stepper& stepper, double lr);
+  /// Counts an update of samples without a token that trains: nothing changes, parameters and
+  /// states of the optimizer included. All processes call.
+  void skip(train::Stepper& stepper, double lr);
 
   /// The data of the update that is made, for its stepper.
   train::StepData data();
@@ -59,6 +62,7 @@ class Learner {
 
  private:
   void judge() const;
+  void measure_samples(UpdateStats* stats);
 
   const engine::Run& run_;
   const engine::RlSection& rl_;
@@ -71,7 +75,7 @@ class Learner {
   // The update under way.
   std::vector<Item> items_;
   std::optional<Packing> packing_;
-  engine::Session* session_ = nullptr;
+  engine::Session* session_ = nullptr;  ///< null: nothing is trained
   bool compares_ = false;
 };
 

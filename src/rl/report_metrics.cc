@@ -55,7 +55,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 49> kMeaning
     {"train/loss", "loss of the update"},
     {"train/grad_norm", "norm of the gradient before clipping"},
     {"train/lr", "learning rate"},
-    {"train/skipped", "updates skipped so far for a gradient that is not finite"},
+    {"train/skipped", "updates so far that changed nothing"},
     {"tokens", "tokens trained on so far, prompts among them"},
     {"perf/step_s", "seconds of the update"},
     {"perf/predicted_step_s", "predicted seconds of the update"},

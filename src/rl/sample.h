@@ -61,6 +61,7 @@ struct Sample {
   double reward = 0;                          ///< their weighted sum
   double shaped_reward = 0;                   ///< with the penalty of its length
   bool reward_failed = false;                 ///< of one of them
+  bool left_out = false;  ///< of its group and the loss, since a reward failed (rl.failed_samples)
 };
 
 /// Returns "completed", ....

@@ -149,6 +149,10 @@ bool Training::step() {
   if (critic_) {
     critic_->evaluate(all, learner_->pack(all));
   }
+  CorrectionStats correction;
+  if (rl_.correction.type != "none") {
+    correction = apply_correction(rl_, experience.loss_inputs);
+  }
   try {
     set_advantages(rl_, experience.loss_inputs);
   } catch (const Error& error) {
@@ -163,12 +167,11 @@ bool Training::step() {
     step_values_.push_back({"dynamic_sampling/rounds", static_cast<double>(sampling_->rounds())});
   }
   if (rl_.correction.type != "none") {
-    const CorrectionStats stats = apply_correction(rl_, experience.loss_inputs);
-    step_values_.push_back({"correction/ratio_mean", stats.mean_ratio});
-    step_values_.push_back({"correction/ratio_max", stats.max_ratio});
-    step_values_.push_back({"correction/left_out", stats.left_out});
-    step_values_.push_back({"correction/cut_off", stats.cut_off});
-    step_values_.push_back({"correction/kl", stats.kl});
+    step_values_.push_back({"correction/ratio_mean", correction.mean_ratio});
+    step_values_.push_back({"correction/ratio_max", correction.max_ratio});
+    step_values_.push_back({"correction/left_out", correction.left_out});
+    step_values_.push_back({"correction/cut_off", correction.cut_off});
+    step_values_.push_back({"correction/kl", correction.kl});
   }
   const PromptOf prompt_of = [&](size_t i) -> const Prompt& { return *all[i].prompt; };
   if (is_first()) {
@@ -259,9 +262,12 @@ void Training::update(Experience& experience, int64_t begin_ns) {
   for (int64_t epoch = 0; epoch < rl_.epochs; ++epoch) {
     for (size_t begin = 0; begin < size; begin += at_once) {
       const size_t end = std::min(begin + at_once, size);
-      set_weights(rl_, std::span(experience.loss_inputs).subspan(begin, end - begin));
-      learner_->update(items_of(experience, begin, end), first, *stepper_,
-                       train::learning_rate(section_, stepper_->done().step + 1, course_));
+      const double lr = train::learning_rate(section_, stepper_->done().step + 1, course_);
+      if (!set_weights(rl_, experience.loss_inputs, begin, end)) {
+        learner_->skip(*stepper_, lr);
+        continue;
+      }
+      learner_->update(items_of(experience, begin, end), first, *stepper_, lr);
       first = false;
     }
   }

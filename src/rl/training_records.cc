@@ -2,6 +2,7 @@
 // Implements: measure, evaluate, save (training.h): metrics, samples, the report, checkpoints.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,12 @@ void Training::report_step(const train::StepMetrics& metrics) {
   const std::string groups = rl_.samples_per_prompt > 1 ? fmt::format("equal groups {:.2f}  ",
                                                                       value("frac_reward_zero_std"))
                                                         : "";
+  if (std::isnan(metrics.loss)) {
+    progress_->update(fmt::format(
+        "update {}/{}  reward {:.3f}  length {:.1f}  nothing to train: no token counts in the loss",
+        metrics.step, course_.steps, value("reward"), value("completions/mean_length")));
+    return;
+  }
   progress_->update(fmt::format(
       "update {}/{}  reward {:.3f}  entropy {:.3f}  length {:.1f}  clipped {:.3f}  {}loss {:.4f}  "
       "sampling {}, update {}  log-probabilities differ {}",
@@ -73,7 +80,7 @@ void Training::evaluate(bool final) {
                     fmt::format("eval-{}{:06d}", set.name.empty() ? "" : set.name + "-", step));
     }
     for (const auto& [name, value] :
-         evaluation_metrics(evaluated.samples, rl_.eval_samples, deciding)) {
+         evaluation_metrics(evaluated.samples, rl_.eval_samples, deciding, rl_.right_from)) {
       values.push_back({"eval/" + group + name, value});
     }
   }

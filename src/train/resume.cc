@@ -99,7 +99,7 @@ void compare_rl(const json& saved, const json& now, const Compare& compare) {
     bool is_free = key.starts_with("eval_");
     for (const char* free :
          {"trajectories", "reward_workers", "max_failed_rewards", "strict", "prefix_caching",
-          "kv_cache_memory", "max_num_seqs", "max_num_batched_tokens"}) {
+          "kv_cache_memory", "max_num_seqs", "max_num_batched_tokens", "right_from"}) {
       is_free = is_free || key == free;
     }
     if (is_free) continue;

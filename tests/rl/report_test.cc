@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
@@ -461,9 +462,65 @@ TEST(RlReportMetrics, FailedRewardsOfAnEvaluationAreCounted) {
     sample.rewards["exact"].score = 1;
   }
   samples[3].rewards["exact"].failed = samples[3].reward_failed = true;
-  for (const auto& [name, value] : evaluation_metrics(samples, 1, "exact")) {
+  for (const auto& [name, value] : evaluation_metrics(samples, 1, "exact", 1)) {
     const double expected = name == "pass@1" ? 0.75 : name == "rewards/failed" ? 0.25 : value;
     EXPECT_EQ(value, expected) << name;
+  }
+}
+
+std::map<std::string, double> by_name(const train::Values& values) {
+  return {values.begin(), values.end()};
+}
+
+/// An answer that a judge gives 3 of 10 is right only from a lowest score that says so.
+TEST(RlReportMetrics, AnswersAreRightFromALowestScore) {
+  std::vector<Sample> samples(4);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    samples[i].rewards["judge"].score = std::array{3, 8, 7, 1}[i];
+  }
+  EXPECT_EQ(by_name(evaluation_metrics(samples, 2, "judge", 1)).at("pass@1"), 1);
+  EXPECT_EQ(by_name(evaluation_metrics(samples, 2, "judge", 8)).at("pass@1"), 0.25);
+  EXPECT_EQ(by_name(evaluation_metrics(samples, 2, "judge", 8)).at("pass@2"), 0.5);
+}
+
+TEST(RlReportMetrics, SamplesLeftOutAreNoPartOfMeansOrGroups) {
+  std::vector<Sample> samples(6);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    samples[i].reward = std::array{1, 1, -9, 0, 1, -9}[i];
+    samples[i].rewards["exact"].score = samples[i].reward;
+    samples[i].left_out = samples[i].reward_failed = samples[i].rewards["exact"].failed =
+        i == 2 || i == 5;
+  }
+  EXPECT_TRUE(is_even(std::span(samples).first(3)));
+  EXPECT_FALSE(is_even(std::span(samples).last(3)));
+  EXPECT_TRUE(is_even(std::span(samples).last(2)));  // one alone
+  const auto values = by_name(sample_metrics(samples, 3));
+  EXPECT_EQ(values.at("reward"), 0.75);
+  EXPECT_EQ(values.at("rewards/exact/mean"), 0.75);
+  EXPECT_EQ(values.at("frac_reward_zero_std"), 0.5);
+  EXPECT_NEAR(values.at("rewards/failed"), 1.0 / 3, 1e-15);
+  EXPECT_EQ(by_name(evaluation_metrics(samples, 3, "exact", 1)).at("reward"), 0.75);
+  const std::vector<LossInputs> loss_inputs = loss_inputs_of({}, samples);
+  EXPECT_TRUE(loss_inputs[0].scored && loss_inputs[0].counts);
+  EXPECT_FALSE(loss_inputs[2].scored || loss_inputs[2].counts);
+  EXPECT_TRUE(samples_of(to_bytes(samples))[2].left_out);
+  EXPECT_FALSE(samples_of(to_bytes(samples))[3].left_out);
+  for (Sample& sample : samples) {
+    sample.left_out = sample.rewards["exact"].failed = true;
+  }
+  EXPECT_TRUE(std::isnan(by_name(sample_metrics(samples, 3)).at("reward")));
+  EXPECT_TRUE(std::isnan(by_name(sample_metrics(samples, 3)).at("rewards/exact/mean")));
+}
+
+TEST(RlReportMetrics, AnUpdateThatTrainsNothingMeasuresNothing) {
+  const engine::RlSection section;
+  LossInputs inputs;
+  inputs.old = inputs.advantages = {0, 0};
+  inputs.weights = {0, 0};
+  UpdateStats stats(section);
+  stats.add(inputs, std::vector<double>{-1, -1}, std::vector<double>{1, 1});
+  for (const auto& [name, value] : stats.means()) {
+    EXPECT_TRUE(std::isnan(value)) << name;
   }
 }
 
@@ -478,7 +535,7 @@ TEST(RlReportMetrics, EveryMetricHasAMeaning) {
   for (const auto& [name, value] : stats.means()) {
     all.emplace_back(name, value);
   }
-  for (const auto& [name, value] : evaluation_metrics(step.samples, 2, "exact")) {
+  for (const auto& [name, value] : evaluation_metrics(step.samples, 2, "exact", 1)) {
     all.emplace_back("eval/held_out/" + name, value);
   }
   for (const auto& [name, value] : all) {

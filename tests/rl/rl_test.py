@@ -109,6 +109,7 @@ class HostileRewards(rl_util.RlTest):
         for row in rows:
             fault, part = faults[row["prompt"]], row["rewards"]["exec"]
             seen.add(fault)
+            self.assertEqual(fault != "", row["remove_sample"])
             if fault:
                 self.assertTrue(part["failed"], f"{fault}: {part}")
                 self.assertIn(FAULTS[fault], part["error"], fault)
@@ -117,8 +118,18 @@ class HostileRewards(rl_util.RlTest):
                 self.assertFalse(part.get("failed"), part)
                 self.assertEqual((0.5, 0.5, {"style": 2}), (part["score"], row["reward"], part["details"]))
         self.assertEqual({*FAULTS, ""}, seen)
-        # The reward of the step is that of all samples, those with a failure too.
+        # The reward of the step is that of the samples that were scored.
+        self.assertAlmostEqual(0.5, updates[0]["reward"])
+        self.assertAlmostEqual(0.5, updates[0]["rewards/exec/mean"])
+        # All of these have one reward: the loss has no gradient, and failures give it none.
+        self.assertEqual(0, updates[0]["train/grad_norm"])
+
+    def test_failures_may_be_trained(self):
+        self.write("trained", max_failed_rewards=0.5, failed_samples="score")
+        self.rl("trained")
+        updates, _ = self.metrics("trained")
         self.assertAlmostEqual(0.125, updates[0]["reward"])
+        self.assertFalse(any(row["remove_sample"] for row in self.rows("trained")))
 
     def test_above_the_limit(self):
         self.write("above", max_failed_rewards=0.49)
@@ -147,6 +158,49 @@ for i, line in enumerate(sys.stdin):
             pass
         self.rl("gone")
         self.assertEqual([1, 2, 3, 4], [line["step"] for line in self.metrics("gone")[0]])
+
+    def weights(self, *names):
+        """Bytes of a checkpoint's tensors, those of the optimizer too, by file and name."""
+        found = {}
+        for path in glob.glob(os.path.join(self.path(*names), "**", "*.safetensors"), recursive=True):
+            with open(path, "rb") as f:
+                header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+                data = f.read()
+            for name, tensor in header.items():
+                if name != "__metadata__":
+                    found[os.path.basename(path), name] = data[slice(*tensor["data_offsets"])]
+        return found
+
+    def test_nothing_to_train_changes_nothing(self):
+        """Steps whose rewards all fail keep every bit of weights and moments, and measure nothing."""
+        with open(self.path("once.py"), "w", encoding="utf-8") as f:
+            f.write("""import sys
+for line in sys.stdin:
+    with open(sys.argv[1], "a") as f:  # outlives the command, which a failure ends
+        f.write(".")
+        i = f.tell()
+    print(i % 2 if i <= 16 else "NaN", flush=True)
+""")
+        for name, advantage, plan in (("one", "grpo", {}), ("two", "grpo", {"dp": 2}), ("critic", "gae", {"dp": 2})):
+            reward = {"type": "exec", "command": f"exec python3 -S once.py {name}.count", "processes": 1, "retries": 0}
+            self.write_run(name, data=rl_util.only(self.path("task/train.jsonl")), plan=plan,
+                           train={"steps": 4, "save_every": 1, "keep_last": 10},
+                           rl={"rewards": [reward], "max_failed_rewards": 1, "advantage": advantage})
+            self.rl(name)
+            updates, _ = self.metrics(name)
+            self.assertGreater(updates[0]["train/grad_norm"], 0)
+            self.assertEqual([0, 1, 2, 3], [line.get("train/skipped", 0) for line in updates])
+            for line in updates[1:]:
+                for key in ("train/loss", "train/grad_norm", "entropy", "ratio", "approx_kl", "reward"):
+                    self.assertIsNone(line[key], key)
+                self.assertEqual(1, line["rewards/failed"])
+                if advantage == "gae":
+                    self.assertIsNone(line["critic/loss"])
+            for part in ([], ["critic"])[:1 + (advantage == "gae")]:
+                saved = [self.weights(name, *part, "checkpoints", f"step-{step:06}") for step in (1, 4)]
+                self.assertEqual(saved[0].keys(), saved[1].keys())
+                self.assertTrue(any("optimizer" in tensor or "exp_avg" in tensor for _, tensor in saved[0]), saved[0].keys())
+                self.assertEqual([], [tensor for tensor in saved[0] if saved[0][tensor] != saved[1][tensor]], f"{name} {part}")
 
     def test_updates_before_one_that_ends_the_run_are_saved(self):
         """Ten updates in a row that change nothing end the run: with a checkpoint of those before the tenth."""
