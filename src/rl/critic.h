@@ -67,8 +67,8 @@ class Critic {
   train::Saver saver_;
   int64_t updates_ = 0;  ///< so far
   train::Course course_;
-  double lr_ = 0;      ///< of the last update
-  int64_t least_ = 1;  ///< micro-batches of the program that holds its parameters
+  double lr_ = 0, norm_ = 0;  ///< of the last update
+  int64_t least_ = 1;         ///< micro-batches of the program that holds its parameters
   std::string began_with_, text_, failure_;
   bool is_unchanged_ = true;
 };

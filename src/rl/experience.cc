@@ -49,6 +49,16 @@ bool is_even(std::span<const Sample> group) {
                      [&](const Sample& sample) { return sample.reward == group.front().reward; });
 }
 
+const std::string& deciding_reward(const engine::RlSection& section) {
+  const engine::RewardSection& reward = section.rewards.front();
+  return reward.name.empty() ? reward.type : reward.name;
+}
+
+bool is_right(const Sample& sample, const std::string& deciding) {
+  const auto part = sample.rewards.find(deciding);
+  return part != sample.rewards.end() && !part->second.failed && part->second.score >= 1;
+}
+
 namespace {
 
 Json part_json(const RewardPart& part) {
@@ -234,12 +244,28 @@ struct Moments {
 
 }  // namespace
 
+namespace {
+
+/// Returns whether a reward of TRL's gave None, which counts in no mean.
+bool is_not_applicable(const RewardPart& part) { return part.details.contains("not_applicable"); }
+
+/// Returns whether some reward of a sample gave a number.
+bool is_rated(const Sample& sample) {
+  return sample.rewards.empty() ||
+         !std::all_of(sample.rewards.begin(), sample.rewards.end(),
+                      [](const auto& named) { return is_not_applicable(named.second); });
+}
+
+}  // namespace
+
 train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_per_prompt) {
-  Moments rewards, deviations, lengths, ended;
+  Moments rewards, deviations, lengths, ended;  // of samples, groups, and samples that ended
   std::map<std::string, Moments> parts;
   int64_t truncated = 0, failed = 0, groups = 0, even = 0;
   for (const Sample& sample : samples) {
-    rewards.add(sample.reward);
+    if (is_rated(sample)) {
+      rewards.add(sample.reward);
+    }
     lengths.add(static_cast<double>(sample.tokens.size()));
     if (sample.status == SampleStatus::truncated) {
       ++truncated;
@@ -248,6 +274,7 @@ train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_pe
     }
     failed += sample.reward_failed ? 1 : 0;
     for (const auto& [name, part] : sample.rewards) {
+      if (is_not_applicable(part)) continue;
       parts[name].add(part.score);
       for (const auto& [detail, value] : part.details) {
         parts[name + "/" + detail].add(value);
@@ -265,9 +292,9 @@ train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_pe
     even += group.least == group.most ? 1 : 0;
   }
   const auto n = static_cast<double>(std::max<size_t>(samples.size(), 1));
-  train::Values values = {{"reward", rewards.mean()}};
+  train::Values values = {{"reward", rewards.mean()}, {"reward_std", rewards.deviation()}};
   if (samples_per_prompt > 1) {
-    values.push_back({"reward_std", deviations.mean()});
+    values.push_back({"rl/reward_std_in_group", deviations.mean()});
     values.push_back({"frac_reward_zero_std",
                       groups > 0 ? static_cast<double>(even) / static_cast<double>(groups) : 0});
   }
@@ -276,6 +303,8 @@ train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_pe
                                {"completions/max_length", lengths.most},
                                {"completions/clipped_ratio", static_cast<double>(truncated) / n},
                                {"completions/mean_terminated_length", ended.mean()},
+                               {"completions/min_terminated_length", ended.least},
+                               {"completions/max_terminated_length", ended.most},
                                {"rewards/failed", static_cast<double>(failed) / n}});
   for (const auto& [name, moments] : parts) {
     values.push_back({fmt::format("rewards/{}/mean", name), moments.mean()});
@@ -297,9 +326,7 @@ train::Values evaluation_metrics(std::span<const Sample> samples, int64_t sample
     lengths.add(static_cast<double>(sample.tokens.size()));
     truncated.add(sample.status == SampleStatus::truncated ? 1 : 0);
     failed.add(sample.reward_failed ? 1 : 0);
-    const auto part = sample.rewards.find(deciding);
-    const bool is_scored = part != sample.rewards.end() && !part->second.failed;
-    right[i / n] += is_scored && part->second.score >= 1 ? 1 : 0;
+    right[i / n] += is_right(sample, deciding) ? 1 : 0;
   }
   values.push_back({"reward", rewards.mean()});
   for (int64_t k = 1; k <= samples_per_prompt; k *= 2) {
@@ -328,6 +355,17 @@ double sample_ratio(const LossInputs& inputs, std::span<const double> logprobs) 
   return std::exp(std::min(sum / std::max(tokens, 1.0), 10.0));  // the limit of the loss
 }
 
+/// Returns the loss of a token without divergence and entropy (docs/rl-losses.md).
+double policy_loss(const engine::RlSection& section, double ratio, double advantage,
+                   double logprob) {
+  if (section.loss == "reinforce") return -advantage * logprob;
+  const double clipped = std::clamp(ratio, 1 - section.clip_low, 1 + section.clip_high);
+  if (section.loss == "cispo") return -clipped * advantage * logprob;
+  const double loss = std::max(-ratio * advantage, -clipped * advantage);
+  const bool is_bounded = section.loss == "ppo" && section.dual_clip > 0 && advantage < 0;
+  return is_bounded ? std::min(loss, -section.dual_clip * advantage) : loss;
+}
+
 }  // namespace
 
 void UpdateStats::add(const LossInputs& inputs, std::span<const double> logprobs,
@@ -335,34 +373,75 @@ void UpdateStats::add(const LossInputs& inputs, std::span<const double> logprobs
   has_reference_ = has_reference_ || !inputs.reference.empty();
   const bool clips = section_.loss != "reinforce", of_samples = section_.loss == "gspo";
   const double of_sample = of_samples ? sample_ratio(inputs, logprobs) : 1;
+  double tokens = 0, low = 0, high = 0;  // of the sample
   for (size_t t = 0; t < logprobs.size(); ++t) {
-    if (inputs.weights[t] == 0) continue;
-    tokens_ += 1;
+    const double weight = inputs.weights[t];
+    if (weight == 0) continue;
+    tokens += 1;
     entropy_ += entropies[t];
-    const double moved = logprobs[t] - inputs.old[t];
-    const double ratio = std::exp(std::clamp(moved, -20.0, 20.0));
+    verl_entropy_ += weight * entropies[t];
+    const double moved = std::clamp(logprobs[t] - inputs.old[t], -20.0, 20.0);
+    const double ratio = std::exp(moved);
+    ppo_kl_ -= moved;
     moved_ += ratio - 1 - moved;  // k3 of the old policy
     ratio_ += ratio;
     // A clipped ratio stops its token's gradient where the advantage pushes it further out.
     const double advantage = inputs.advantages[t], clipped = of_samples ? of_sample : ratio;
-    low_ += clips && clipped < 1 - section_.clip_low && advantage < 0 ? 1 : 0;
-    high_ += clips && clipped > 1 + section_.clip_high && advantage > 0 ? 1 : 0;
+    low += clips && clipped < 1 - section_.clip_low && advantage < 0 ? 1 : 0;
+    high += clips && clipped > 1 + section_.clip_high && advantage > 0 ? 1 : 0;
+    lower_ += section_.dual_clip > 0 && ratio > section_.dual_clip && advantage < 0 ? 1 : 0;
+    pg_loss_ += weight * policy_loss(section_, clipped, advantage, logprobs[t]);
     if (!inputs.reference.empty()) {
-      kl_ += divergence("k3", logprobs[t] - inputs.reference[t]);
+      const double d = logprobs[t] - inputs.reference[t];
+      kl_ += k3_of(-d);
+      kl_loss_ += weight * divergence(section_.kl_estimator, d);
     }
   }
+  if (tokens == 0) return;
+  tokens_ += tokens;
+  low_ += low;
+  high_ += high;
+  low_of_samples_ += low / tokens;
+  high_of_samples_ += high / tokens;
+  least_low_ = samples_ == 0 ? low / tokens : std::min(least_low_, low / tokens);
+  most_high_ = std::max(most_high_, high / tokens);
+  samples_ += 1;
+}
+
+double UpdateStats::loss() const {
+  const bool has_kl = has_reference_ && section_.kl_in == "loss";
+  return pg_loss_ + (has_kl ? section_.kl_coef * kl_loss_ : 0) -
+         section_.entropy_coef * verl_entropy_;
 }
 
 train::Values UpdateStats::means() const {
   const double n = std::max(tokens_, 1.0);
+  const bool of_samples = section_.loss == "gspo";
+  const double clipping = of_samples ? std::max(samples_, 1.0) : n;
+  const double low = (of_samples ? low_of_samples_ : low_) / clipping;
+  const double high = (of_samples ? high_of_samples_ : high_) / clipping;
   train::Values values = {{"entropy", entropy_ / n},
-                          {"clip_ratio/low_mean", low_ / n},
-                          {"clip_ratio/high_mean", high_ / n},
-                          {"clip_ratio/region_mean", (low_ + high_) / n},
+                          {"clip_ratio/low_mean", low},
+                          {"clip_ratio/low_min", least_low_},
+                          {"clip_ratio/high_mean", high},
+                          {"clip_ratio/high_max", most_high_},
+                          {"clip_ratio/region_mean", low + high},
                           {"ratio", ratio_ / n},
-                          {"approx_kl", moved_ / n}};
+                          {"approx_kl", moved_ / n},
+                          {"actor/pg_loss", pg_loss_},
+                          {"actor/entropy", verl_entropy_},
+                          {"actor/ppo_kl", ppo_kl_ / n},
+                          {"actor/pg_clipfrac", (low_ + high_) / n},
+                          {"actor/pg_clipfrac_lower", lower_ / n}};
+  if (section_.loss == "cispo") {
+    values.push_back({"cispo_clip_ratio", high});
+  }
   if (has_reference_) {
     values.push_back({"kl", kl_ / n});
+    if (section_.kl_in == "loss") {
+      values.push_back({"actor/kl_loss", kl_loss_});
+      values.push_back({"actor/kl_coef", section_.kl_coef});
+    }
   }
   return values;
 }
@@ -378,7 +457,24 @@ void Mismatch::add(std::span<const double> sampled, std::span<const double> trai
     sum += std::isnan(apart) ? 0 : apart;
     unequal += differs ? 1 : 0;
     ++tokens;
+    const double between = std::abs(std::exp(sampled[t]) - std::exp(trained[t]));
+    if (std::isnan(between)) continue;
+    largest_of_probabilities = std::max(largest_of_probabilities, between);
+    sum_of_probabilities += between;
+    squares_of_probabilities += between * between;
   }
+}
+
+train::Values Mismatch::values() const {
+  if (tokens == 0) return {};
+  const auto n = static_cast<double>(tokens);
+  const double mean = sum_of_probabilities / n;
+  const double variance = (squares_of_probabilities - n * mean * mean) / std::max(n - 1, 1.0);
+  return {{"sampling/sampling_logp_difference/mean", sum / n},
+          {"sampling/sampling_logp_difference/max", largest},
+          {"training/rollout_probs_diff_max", largest_of_probabilities},
+          {"training/rollout_probs_diff_mean", mean},
+          {"training/rollout_probs_diff_std", std::sqrt(std::max(variance, 0.0))}};
 }
 
 std::string Mismatch::text() const {

@@ -22,6 +22,7 @@ struct Experience {
   std::vector<LossInputs> loss_inputs;  ///< of each
   int64_t groups_left_out = 0;          ///< by dynamic sampling
   int64_t prompts = 0;                  ///< that were sampled, groups left out among them
+  int64_t rounds = 0;                   ///< of sampling
 };
 
 /// Returns the loss inputs of samples, with rewards, old log-probabilities (those of sampling), and
@@ -35,6 +36,12 @@ void shape_reward(const engine::RlSection& section, Sample* sample);
 /// Returns whether all samples of a group have the same reward, before it was shaped.
 bool is_even(std::span<const Sample> group);
 
+/// Returns the name of the first reward, which decides whether samples are right.
+const std::string& deciding_reward(const engine::RlSection& section);
+
+/// Returns whether a sample is right: its reward `deciding` is 1 or more and did not fail.
+bool is_right(const Sample& sample, const std::string& deciding);
+
 /// Writes samples as bytes, and reads them again, bit for bit.
 std::string to_bytes(std::span<const Sample> samples);
 std::vector<Sample> samples_of(std::string_view bytes);
@@ -44,18 +51,19 @@ std::vector<Sample> samples_of(std::string_view bytes);
 std::string to_line(const Sample& sample, const Prompt& prompt, const LossInputs* inputs,
                     int64_t top_k);
 
-/// Means of a step's samples under TRL's names: reward, reward_std (the mean of the groups'
-/// deviations), frac_reward_zero_std, completions/..., rewards/NAME/mean. With one sample of a
-/// prompt those of groups are left out: one reward has no deviation.
+/// Means of a step's samples under TRL's names: reward, reward_std (of all samples together),
+/// frac_reward_zero_std, completions/..., rewards/NAME/mean; and rl/reward_std_in_group, the mean
+/// of the groups' deviations. With one sample of a prompt those of groups are left out: one reward
+/// has no deviation.
 train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_per_prompt);
 
 /// Means of an evaluation's samples: reward, pass@k for k = 1, 2, 4, ... up to the samples of a
-/// prompt, completions/..., rewards/failed. A sample is right if its reward `deciding` is 1 or more
-/// and did not fail.
+/// prompt, completions/..., rewards/failed. `deciding`: as of is_right.
 train::Values evaluation_metrics(std::span<const Sample> samples, int64_t samples_per_prompt,
                                  const std::string& deciding);
 
-/// Sums over the tokens of updates, for their means: clip shares, entropy, divergence, ratio.
+/// Sums over the tokens of an update, for its metrics under TRL's and verl's names: clip shares,
+/// entropy, divergence, ratio, the policy's loss.
 class UpdateStats {
  public:
   explicit UpdateStats(const engine::RlSection& section) : section_(section) {}
@@ -64,18 +72,27 @@ class UpdateStats {
   void add(const LossInputs& inputs, std::span<const double> logprobs,
            std::span<const double> entropies);
   train::Values means() const;
+  /// Returns the loss that is trained, with divergence and entropy, without that of a router.
+  double loss() const;
 
  private:
   const engine::RlSection& section_;
   double tokens_ = 0, entropy_ = 0, low_ = 0, high_ = 0, kl_ = 0, moved_ = 0, ratio_ = 0;
+  double lower_ = 0, ppo_kl_ = 0;                                  ///< also by token
+  double pg_loss_ = 0, verl_entropy_ = 0, kl_loss_ = 0;            ///< by the weights of tokens
+  double samples_ = 0, low_of_samples_ = 0, high_of_samples_ = 0;  ///< shares of each sample
+  double least_low_ = 0, most_high_ = 0;                           ///< of a sample
   bool has_reference_ = false;
 };
 
 /// Largest difference of log-probabilities between sampling and training.
 struct Mismatch {
   double largest = 0, sum = 0;
+  double largest_of_probabilities = 0, sum_of_probabilities = 0, squares_of_probabilities = 0;
   int64_t tokens = 0, unequal = 0;
   void add(std::span<const double> sampled, std::span<const double> trained);
+  /// Returns the metrics of TRL and verl; nothing if no token was compared.
+  train::Values values() const;
   /// Returns "0 in all 5,120 tokens", or the largest and the count.
   std::string text() const;
 };

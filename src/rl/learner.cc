@@ -130,10 +130,14 @@ void Learner::measure(train::StepMetrics& metrics) {
   metrics.tokens = packing_->tokens();
   const train::Values means = stats.means();
   metrics.values.insert(metrics.values.end(), means.begin(), means.end());
-  if (mismatch_.tokens > 0) {
-    metrics.values.push_back({"rollout/logprob_diff_max", mismatch_.largest});
-    metrics.values.push_back(
-        {"rollout/logprob_diff_mean", mismatch_.sum / static_cast<double>(mismatch_.tokens)});
+  const train::Values apart = mismatch_.values();
+  metrics.values.insert(metrics.values.end(), apart.begin(), apart.end());
+  for (const auto& [name, value] : {std::pair("loss", stats.loss()),
+                                    {"grad_norm", metrics.grad_norm},
+                                    {"learning_rate", metrics.lr},
+                                    {"actor/grad_norm", metrics.grad_norm},
+                                    {"actor/lr", metrics.lr}}) {
+    metrics.values.push_back({name, value});
   }
 }
 

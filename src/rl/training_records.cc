@@ -14,7 +14,7 @@
 
 namespace hocket::rl {
 
-/// Adds the metrics of a step and its update.
+/// Adds the metrics of a step and its update; seconds are those up to this update's end.
 void Training::measure(train::StepMetrics& metrics) {
   metrics.values = step_values_;
   learner_->measure(metrics);
@@ -24,10 +24,13 @@ void Training::measure(train::StepMetrics& metrics) {
   metrics.values.push_back(
       {"rl/cached_tokens", static_cast<double>(sampling_->stats().cached_tokens)});
   metrics.values.push_back({"rl/preemptions", static_cast<double>(sampling_->stats().preemptions)});
-  metrics.values.push_back({"time/sampling_s", sampling_->sampling_s()});
-  metrics.values.push_back({"time/reward_wait_s", sampling_->waiting_s()});
-  metrics.values.push_back({"time/reference_s", learner_->reference_s()});
-  metrics.values.push_back({"time/old_logprobs_s", learner_->old_s()});
+  metrics.values.push_back({"num_tokens", static_cast<double>(generated_)});
+  metrics.values.push_back({"timing_s/gen", sampling_->sampling_s()});
+  metrics.values.push_back({"timing_s/reward", sampling_->waiting_s()});
+  metrics.values.push_back({"timing_s/old_log_prob", learner_->old_s()});
+  metrics.values.push_back({"timing_s/ref", learner_->reference_s()});
+  metrics.values.push_back({"timing_s/update_actor", metrics.step_s});
+  metrics.values.push_back({"timing_s/step", seconds_since(step_begin_ns_)});
 }
 
 void Training::report_step(const train::StepMetrics& metrics) {
@@ -58,8 +61,7 @@ void Training::evaluate(bool final) {
   evaluated_ = step;
   const int64_t begin = now_ns();
   train::Values values;
-  const engine::RewardSection& reward = rl_.rewards.front();
-  const std::string& deciding = reward.name.empty() ? reward.type : reward.name;
+  const std::string& deciding = deciding_reward(rl_);
   for (const PromptSet& set : data_.held_out()) {
     const Evaluated evaluated =
         sampling_->evaluate(set, step, [this] { return stop_.requested(); });
@@ -136,6 +138,8 @@ void Training::save() {
   position.kernels = kernels::cpu_level();
   position.prompts = prompts_;
   position.tokens = tokens_;
+  saver_.set_file(kSamplesFile, sampling_->uneven().to_bytes());
+  saved_rounds_ = sampling_->uneven().rounds();
   // The critic's first: a start looks for the one that the policy's newest checkpoint goes with.
   if (critic_) {
     critic_->save(done, data_, position);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "comm/run_on_all.h"
 #include "engine/memory.h"
@@ -153,6 +154,16 @@ void Training::load() {
   if (critic_) {
     critic_->load(start_, data_, least, course_.steps);
   }
+  std::string groups;
+  comm::run_on_all(ranks_.processes(), [&] {
+    if (is_first() && start_.from) {
+      const std::string file = join_path(start_.from->folder(), kSamplesFile);
+      groups = file_exists(file) ? read_file(file) : "";
+    }
+    return std::string();
+  });
+  sampling_->uneven().restore(ranks_.processes().broadcast(groups));
+  saved_rounds_ = sampling_->uneven().rounds();
   train::load(start_, run_, programs_.session(learner_->spec(least)));
   engine::Session& samples = readers_.now(sampling_->rollout().spec());
   engine::initialise(samples.graph(), samples.program(), 0, samples.store());

@@ -72,8 +72,9 @@ void DynamicSamplingSection::fields(Fields& fields) {
   fields("on", on,
          "leave out groups whose samples all have the same reward, and sample further prompts "
          "until the step is full");
-  fields("max_rounds", max_rounds, "rounds of generation, after which the run ends with an error")
-      .min(1)
+  fields("max_rounds", max_rounds,
+         "rounds of generation in a step, after which the run ends; 0: no limit")
+      .min(0)
       .max(1e6);
 }
 

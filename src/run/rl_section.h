@@ -44,7 +44,7 @@ struct CorrectionSection {
 /// DAPO's dynamic sampling (Yu et al., arXiv 2503.14476, section 3.2).
 struct DynamicSamplingSection {
   bool on = false;
-  int64_t max_rounds = 10;
+  int64_t max_rounds = 0;  ///< 0: no limit
   void fields(Fields& v);
 };
 

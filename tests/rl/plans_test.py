@@ -54,7 +54,7 @@ class Plans(rl_util.RlTest):
 
     def expect_equal_logprobs(self, updates):
         for line in updates:
-            self.assertEqual((0, 0), (line["rollout/logprob_diff_max"], line["rollout/logprob_diff_mean"]))
+            self.assertEqual((0, 0), (line["sampling/sampling_logp_difference/max"], line["sampling/sampling_logp_difference/mean"]))
 
     def test_dense(self):
         self.compare(PLANS)
@@ -140,7 +140,7 @@ class Plans(rl_util.RlTest):
         self.write_run("one", plan={"cp": 2}, rl={"strict": False})
         self.rl("one")
         for line in self.metrics("one")[0]:
-            self.assertLess(line["rollout/logprob_diff_max"], 1e-4)
+            self.assertLess(line["sampling/sampling_logp_difference/max"], 1e-4)
 
 
 if __name__ == "__main__":

@@ -375,7 +375,8 @@ class Groups(rl_util.RlTest):
         self.assertNotIn("equal groups", said)
         updates, _ = self.metrics("alone")
         self.assertNotIn("frac_reward_zero_std", updates[0])
-        self.assertNotIn("reward_std", updates[0])
+        self.assertNotIn("rl/reward_std_in_group", updates[0])
+        self.assertGreater(updates[0]["reward_std"], 0)
         for row in self.samples("alone"):
             self.assertAlmostEqual(row[5], row[4][0], delta=1e-5)
         self.write_run("groups", train={"steps": 1})
@@ -452,9 +453,9 @@ class Critics(rl_util.RlTest):
             found[name] = self.metrics(name)[0][0]
         self.assertGreater(found["mean"]["completions/clipped_ratio"], 0)
         tokens = 16 * found["mean"]["completions/mean_length"]
-        self.assertAlmostEqual(tokens * found["mean"]["critic/loss"], found["sum"]["critic/loss"], delta=1e-4)
+        self.assertAlmostEqual(tokens * found["mean"]["critic/vf_loss"], found["sum"]["critic/vf_loss"], delta=1e-4)
         self.assertEqual(found["mean"]["completions/mean_length"], found["left_out"]["completions/mean_length"])
-        self.assertGreater(abs(found["mean"]["critic/loss"] - found["left_out"]["critic/loss"]), 1e-6)
+        self.assertGreater(abs(found["mean"]["critic/vf_loss"] - found["left_out"]["critic/vf_loss"]), 1e-6)
 
 
 if __name__ == "__main__":
