@@ -30,6 +30,10 @@ void RewardSection::fields(Fields& fields) {
          "ground truth");
   fields("schema", schema,
          "for json_schema: file with the schema; empty: the sample's column json_schema");
+  fields("form", form,
+         "for json_schema: value, JSON whose value the schema allows; strict, the texts that "
+         "structured output writes")
+      .one_of({"value", "strict"});
   fields("target_length", target_length,
          "for length: tokens of the answer for a reward of 1; farther ones fall to 0 at none and "
          "at twice as many")

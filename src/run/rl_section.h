@@ -21,6 +21,7 @@ struct RewardSection {
   std::string extract = "auto";
   std::string pattern;
   std::string schema;
+  std::string form = "value";
   int64_t target_length = 0;
   double format_score = 0.1;
   std::string command;
