@@ -148,17 +148,22 @@ std::vector<Sample> samples_of(std::string_view bytes) {
 
 namespace {
 
-/// Adds the tokens that each token was drawn from: all ids, and where those of a token begin.
+/// Adds the tokens that each token was drawn from: all ids, where those of a token begin, and the
+/// tokens with too many to record.
 void add_nuclei(const Sample& sample, Json* line) {
+  if (sample.nuclei.empty()) return;
   std::vector<int32_t> ids;
-  std::vector<int64_t> offsets{0};
+  std::vector<int64_t> offsets{0}, unrecorded;
   for (const std::vector<int32_t>& nucleus : sample.nuclei) {
+    if (nucleus.empty()) {
+      unrecorded.push_back(std::ssize(offsets) - 1);
+    }
     ids.insert(ids.end(), nucleus.begin(), nucleus.end());
     offsets.push_back(std::ssize(ids));
   }
-  if (ids.empty()) return;
   (*line)["rollout_top_p_token_ids"] = std::move(ids);
   (*line)["rollout_top_p_token_offsets"] = std::move(offsets);
+  (*line)["rollout_top_p_unrecorded"] = std::move(unrecorded);
 }
 
 /// Adds the experts of every token, by layer.
@@ -180,13 +185,14 @@ void add_routes(const Sample& sample, int64_t top_k, Json* line) {
 }  // namespace
 
 std::string to_line(const Sample& sample, const Prompt& prompt, const LossInputs* inputs,
-                    int64_t top_k) {
+                    const LineOptions& options) {
   Json rewards = Json::object();
   for (const auto& [name, part] : sample.rewards) {
     rewards[name] = part_json(part);
   }
   Json line = {{"group_index", sample.group},
                {"index", sample.index},
+               {"rollout_id", sample.group * options.samples_per_prompt + sample.index},
                {"prompt", prompt.text},
                {"prompt_index", prompt.index},
                {"tokens", prompt.ids},
@@ -206,12 +212,17 @@ std::string to_line(const Sample& sample, const Prompt& prompt, const LossInputs
     line["rollout_sampled_log_probs"] = sample.sampled_logprobs;
   }
   add_nuclei(sample, &line);
-  add_routes(sample, top_k, &line);
+  add_routes(sample, options.top_k, &line);
   if (sample.shaped_reward != sample.reward) {
     line["shaped_reward"] = sample.shaped_reward;
   }
   if (inputs != nullptr) {
     line["remove_sample"] = !inputs->counts;
+    std::vector<int> mask(sample.tokens.size(), 1);
+    for (size_t t = 0; t < inputs->weights.size(); ++t) {
+      mask[t] = inputs->weights[t] != 0 ? 1 : 0;
+    }
+    line["loss_mask"] = std::move(mask);
     line["advantages"] = inputs->advantages;
     if (!inputs->reference.empty()) {
       line["ref_log_probs"] = inputs->reference;
@@ -472,14 +483,19 @@ train::Values Mismatch::values() const {
   const double variance = (squares_of_probabilities - n * mean * mean) / std::max(n - 1, 1.0);
   return {{"sampling/sampling_logp_difference/mean", sum / n},
           {"sampling/sampling_logp_difference/max", largest},
+          {"rl/compared_share", n / static_cast<double>(std::max(all_tokens, tokens))},
           {"training/rollout_probs_diff_max", largest_of_probabilities},
           {"training/rollout_probs_diff_mean", mean},
           {"training/rollout_probs_diff_std", std::sqrt(std::max(variance, 0.0))}};
 }
 
 std::string Mismatch::text() const {
-  if (unequal == 0) return fmt::format("0 in all of {} tokens", tokens);
-  return fmt::format("up to {:.2g} in {} of {} tokens", largest, unequal, tokens);
+  if (unequal == 0 && tokens >= all_tokens) return fmt::format("0 in all of {} tokens", tokens);
+  const std::string of = tokens >= all_tokens
+                             ? fmt::format("{} tokens", tokens)
+                             : fmt::format("{} tokens compared of {}", tokens, all_tokens);
+  if (unequal == 0) return "0 in all of " + of;
+  return fmt::format("up to {:.2g} in {} of {}", largest, unequal, of);
 }
 
 }  // namespace hocket::rl

@@ -46,10 +46,14 @@ bool is_right(const Sample& sample, const std::string& deciding);
 std::string to_bytes(std::span<const Sample> samples);
 std::vector<Sample> samples_of(std::string_view bytes);
 
+struct LineOptions {
+  int64_t samples_per_prompt = 1;
+  int64_t top_k = 0;  ///< experts of a token in a layer
+};
 /// Returns the line of a sample in a trajectory file, without its end: slime's field names.
-/// `top_k`: experts of a token in a layer.
+/// `inputs`: of the step, before set_weights; null: the sample trains nothing.
 std::string to_line(const Sample& sample, const Prompt& prompt, const LossInputs* inputs,
-                    int64_t top_k);
+                    const LineOptions& options);
 
 /// Means of a step's samples under TRL's names: reward, reward_std (of all samples together),
 /// frac_reward_zero_std, completions/..., rewards/NAME/mean; and rl/reward_std_in_group, the mean
@@ -90,10 +94,12 @@ struct Mismatch {
   double largest = 0, sum = 0;
   double largest_of_probabilities = 0, sum_of_probabilities = 0, squares_of_probabilities = 0;
   int64_t tokens = 0, unequal = 0;
+  int64_t all_tokens = 0;  ///< of the step, compared or not
   void add(std::span<const double> sampled, std::span<const double> trained);
   /// Returns the metrics of TRL and verl; nothing if no token was compared.
   train::Values values() const;
-  /// Returns "0 in all 5,120 tokens", or the largest and the count.
+  /// Returns "0 in all of 5120 tokens", "0 in all of 1280 tokens compared of 5120", or
+  /// the largest and the counts.
   std::string text() const;
 };
 

@@ -49,8 +49,12 @@ Packing Learner::pack(std::span<const Item> items) const {
   return {items, run_.config.train.seq_len, run_.plan.sequences(), multiple()};
 }
 
-void Learner::prepare(std::span<const Item> items) {
+void Learner::prepare(std::span<const Item> items, int64_t version) {
   mismatch_ = {};
+  version_ = version;
+  for (const Item& item : items) {
+    mismatch_.all_tokens += std::ssize(item.sample->tokens);
+  }
   reference_s_ = old_s_ = 0;
   const bool again = rl_.old_logprobs == "trainer";
   if (!reference_ && !again) return;
@@ -78,12 +82,19 @@ void Learner::prepare(std::span<const Item> items) {
     std::vector<std::vector<double>> found =
         logprobs(readers_.now(engine::logprobs(run_, sizes)), run_.replays_routes());
     for (size_t i = 0; i < items.size(); ++i) {
-      mismatch_.add(items[i].sample->logprobs, found[i]);
+      compare(items[i], found[i]);
       items[i].inputs->old = std::move(found[i]);
     }
     old_s_ = seconds_since(begin);
     judge();
   }
+}
+
+/// Compares a sample's log-probabilities with those of the policy that sampled it: groups that
+/// dynamic sampling kept from an earlier step have another one.
+void Learner::compare(const Item& item, std::span<const double> trained) {
+  if (item.sample->version != version_) return;
+  mismatch_.add(item.sample->logprobs, trained);
 }
 
 void Learner::judge() const {
@@ -124,7 +135,7 @@ void Learner::measure(train::StepMetrics& metrics) {
   for (size_t i = 0; i < items_.size(); ++i) {
     stats.add(*items_[i].inputs, logprobs[i], entropies[i]);
     if (compares_) {
-      mismatch_.add(items_[i].sample->logprobs, logprobs[i]);
+      compare(items_[i], logprobs[i]);
     }
   }
   metrics.tokens = packing_->tokens();

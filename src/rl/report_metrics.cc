@@ -23,7 +23,7 @@ constexpr size_t kColumns = 100;   // curves with data in the page
 constexpr size_t kMaxNames = 300;  // columns; a reward may answer with any details
 
 /// Meanings of metrics, as docs/rl.md has them.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 73> kMeanings = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 74> kMeanings = {{
     {"reward", "mean reward of the samples"},
     {"reward_std", "deviation of the rewards of all samples"},
     {"rl/reward_std_in_group", "deviation of rewards in a group, mean over groups"},
@@ -48,6 +48,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 73> kMeaning
     {"kl", "divergence of the policy from the reference, by k3"},
     {"sampling/sampling_logp_difference/max", "largest difference between sampling and training"},
     {"sampling/sampling_logp_difference/mean", "mean difference between sampling and training"},
+    {"rl/compared_share", "share of the step's tokens that were compared"},
     {"training/rollout_probs_diff_max", "largest difference of probabilities"},
     {"training/rollout_probs_diff_mean", "mean difference of probabilities"},
     {"training/rollout_probs_diff_std", "deviation of differences of probabilities"},

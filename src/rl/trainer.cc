@@ -146,7 +146,7 @@ bool Training::step() {
   stop_.begin_step(version + 1);
   experience.loss_inputs = loss_inputs_of(rl_, experience.samples);
   const std::vector<Item> all = items_of(experience, 0, experience.samples.size());
-  learner_->prepare(all);
+  learner_->prepare(all, version);
   if (critic_) {
     critic_->evaluate(all, learner_->pack(all));
   }

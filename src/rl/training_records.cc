@@ -108,10 +108,13 @@ void Training::write_samples(std::span<const Sample> samples,
                              std::span<const LossInputs> loss_inputs, const PromptOf& prompt_of,
                              const std::string& name) const {
   const std::string folder = join_path(run_.config.output.dir, "trajectories");
+  const LineOptions options{
+      .samples_per_prompt = loss_inputs.empty() ? rl_.eval_samples : rl_.samples_per_prompt,
+      .top_k = run_.model.top_k};
   std::string text;
   for (size_t i = 0; i < samples.size(); ++i) {
     text += to_line(samples[i], prompt_of(i), loss_inputs.empty() ? nullptr : &loss_inputs[i],
-                    run_.model.top_k) +
+                    options) +
             "\n";
   }
   saver_.storing([&] {
