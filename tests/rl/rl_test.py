@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import signal
+import statistics
 import subprocess
 import time
 import unittest
@@ -364,6 +365,46 @@ class BadRuns(rl_util.RlTest):
         with open(path, "w", encoding="utf-8") as f:
             json.dump({**run, "objective": "sft"}, f)
         self.assertIn("objective is not rl; expected objective: rl, or `hocket train`", self.hocket("rl", path, code=2))
+
+
+class Names(rl_util.RlTest):
+    def test_metrics_of_trl_and_verl(self):
+        """Names of both, by their definitions, beside the trajectories of the step."""
+        self.write_run("run", rl={"prompts_per_update": 2, "epochs": 2, "overlong": {"buffer": 3, "penalty": 0.5},
+                                  "clip_low": 0.01, "clip_high": 0.01}, train={"steps": 8})
+        self.rl("run")
+        updates, _ = self.metrics("run")
+        with open(self.path("run/trajectories/step-000001.jsonl"), encoding="utf-8") as f:
+            rows = [json.loads(line) for line in f]
+        line, lengths = updates[0], [row["response_length"] for row in rows]
+        rewards = [row["reward"] for row in rows]
+        scores = [row.get("shaped_reward", row["reward"]) for row in rows]
+        ended = [row["response_length"] for row in rows if row["status"] == "completed"]
+        wanted = {"reward": statistics.fmean(rewards), "reward_std": statistics.stdev(rewards),
+                  "critic/score/mean": statistics.fmean(scores), "critic/rewards/min": min(scores),
+                  "response_length/mean": statistics.fmean(lengths), "completions/min_length": min(lengths),
+                  "response_length/clip_ratio": statistics.fmean(n == 6 for n in lengths),
+                  "completions/clipped_ratio": 1 - len(ended) / len(rows),
+                  "completions/max_terminated_length": max(ended, default=0),
+                  "num_tokens": sum(len(row["tokens"]) for row in rows),
+                  "loss": line["train/loss"], "grad_norm": line["train/grad_norm"], "learning_rate": line["train/lr"],
+                  "actor/pg_loss": line["train/loss"], "actor/grad_norm": line["train/grad_norm"], "actor/lr": 0.01,
+                  "actor/entropy": line["entropy"], "actor/pg_clipfrac": line["clip_ratio/region_mean"],
+                  "actor/ppo_kl": 0, "prompt_length/max": max(len(row["tokens"]) - row["response_length"] for row in rows)}
+        for name, value in wanted.items():
+            self.assertAlmostEqual(value, line[name], delta=1e-5 * max(1, abs(value)), msg=name)
+        # A step has four updates; its tokens are counted once.
+        self.assertEqual([line["num_tokens"]] * 4, [update["num_tokens"] for update in updates[:4]])
+        with open(self.path("run/trajectories/step-000005.jsonl"), encoding="utf-8") as f:
+            more = sum(len(json.loads(row)["tokens"]) for row in f)
+        self.assertEqual(line["num_tokens"] + more, updates[4]["num_tokens"])
+        for update in updates:
+            self.assertAlmostEqual(update["loss"], update["train/loss"], delta=1e-5)
+            self.assertLessEqual(update["clip_ratio/low_min"], update["clip_ratio/low_mean"])
+            self.assertGreaterEqual(update["clip_ratio/high_max"], update["clip_ratio/high_mean"])
+            self.assertAlmostEqual(0.5, update["rl/compared_share"], delta=0.3)
+            for name in ("gen", "reward", "old_log_prob", "ref", "update_actor", "step"):
+                self.assertGreaterEqual(update["timing_s/" + name], 0)
 
 
 class Groups(rl_util.RlTest):
