@@ -52,6 +52,7 @@ ABLATIONS = {
 
 
 EXHAUSTED = "samples of different rewards (rl.dynamic_sampling)"  # nothing is left to learn from
+SOLVED = "the task is solved"  # likewise, with exit code 0
 
 
 class Failed(Exception):
@@ -139,6 +140,7 @@ def finish(options, run, deadline):
                   *(word for key, value in keys.items()
                     for word in ("--set", f"{key}={str(value).lower() if value in (True, False) else value}"))],
                  folder / "log", deadline)
+            exhausted = SOLVED in (folder / "log").read_text(encoding="utf-8", errors="replace")
         except Failed as error:
             exhausted = EXHAUSTED in str(error)
             if not exhausted:

@@ -261,7 +261,7 @@ class Life(Steps):
         result = {"rewards": [[row["step"], row["reward"]] for row in updates],
                   "right": [[row["step"], row[RIGHT]] for row in held_out],
                   "held_out_rewards": [[row["step"], row[HELD_OUT_REWARD]] for row in held_out],
-                  "difference": max(row.get("rollout/logprob_diff_max", 0) for row in updates),
+                  "difference": max(row.get("sampling/sampling_logp_difference/max", 0) for row in updates),
                   "samples": self.reversals(self.path("reverse", "warmup"), folder)}
         first, last = result["right"][0], result["right"][-1]
         print(f"      exact answers to held-out problems: {first[1]:.3f} before, {last[1]:.3f} after {last[0]} updates",

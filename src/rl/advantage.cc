@@ -210,11 +210,6 @@ void set_advantages(const RlSection& section, std::span<LossInputs> loss_inputs)
   if (section.whitens()) {
     whiten(estimator, loss_inputs);
   }
-  for (LossInputs& inputs : loss_inputs) {
-    for (size_t t = 0; t < inputs.factors.size(); ++t) {
-      inputs.advantages[t] *= inputs.factors[t];
-    }
-  }
 }
 
 namespace {

@@ -25,7 +25,7 @@ struct LossInputs {
   /// [n]: of each token's loss; 0 before set_weights: the token is left out of loss and advantages;
   /// empty: none is.
   std::vector<double> weights;
-  std::vector<double> factors;  ///< [n]: that tis multiplies advantages by; empty: all 1
+  std::vector<double> factors;  ///< [n]: that tis multiplies the loss by; empty: all 1
 
   // Results.
   std::vector<double> advantages;  ///< [n]
@@ -33,6 +33,10 @@ struct LossInputs {
 
   /// Returns whether a token's loss counts.
   bool trains(size_t t) const { return counts && (weights.empty() || weights[t] != 0); }
+  /// Returns the advantage of a token in the loss of the policy.
+  double loss_advantage(size_t t) const {
+    return factors.empty() ? advantages[t] : factors[t] * advantages[t];
+  }
 };
 
 /// Fills advantages (and returns) of a step's samples by RlSection::advantage, with the divergence
@@ -47,8 +51,8 @@ void set_advantages(const engine::RlSection& section, std::span<LossInputs> loss
 /// else "".
 std::string advantage_warning(const engine::RlSection& section);
 
-/// Corrects a step for samples of another policy: sets the factors of advantages to truncated
-/// ratios (tis), or leaves tokens out (mis): weights become 0 or 1. Call before set_advantages. The
+/// Corrects a step for samples of another policy: sets the factors of the loss to truncated ratios
+/// (tis), or leaves tokens out (mis): weights become 0 or 1. Call before set_advantages. The
 /// figures are not numbers if no token counts.
 struct CorrectionStats {
   double mean_ratio = 0, max_ratio = 0;  ///< of pi_old / mu, by token

@@ -197,11 +197,11 @@ double Critic::update(std::span<const Item> items) {
   session.feed(batch);
   session.step();
   const double loss = session.loss();
-  const double norm = session.collect_as<double>(names::kGradNorm)[0];
-  if (!std::isfinite(loss) || !std::isfinite(norm)) {
+  norm_ = session.collect_as<double>(names::kGradNorm)[0];
+  if (!std::isfinite(loss) || !std::isfinite(norm_)) {
     failure_ = fmt::format(
         "the critic's update {} has loss {} and gradient norm {}; try a lower rl.critic.lr",
-        updates_, number_text(loss), number_text(norm));
+        updates_, number_text(loss), number_text(norm_));
   }
   return loss;
 }
@@ -209,7 +209,7 @@ double Critic::update(std::span<const Item> items) {
 train::Values Critic::learn(const std::vector<Item>& items, std::span<LossInputs> loss_inputs,
                             size_t at_once) {
   const engine::RlSection& rl = policy_.config.rl;
-  double losses = 0, updates = 0;
+  double losses = 0, norms = 0, updates = 0;
   for (int64_t epoch = 0; epoch < rl.critic.epochs; ++epoch) {
     for (size_t begin = 0; begin < items.size(); begin += at_once) {
       const size_t end = std::min(begin + at_once, items.size());
@@ -219,6 +219,7 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<LossInputs
         continue;
       }
       losses += update(std::span(items).subspan(begin, end - begin));
+      norms += norm_;
       if (!failure_.empty()) {
         is_unchanged_ = updates == 0;
         return {};
@@ -227,7 +228,7 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<LossInputs
     }
   }
   // Shares of the returns' variance that the values before the updates had explained.
-  double n = 0, sum = 0, squares = 0, rest = 0, rest_sum = 0, values = 0;
+  double n = 0, sum = 0, squares = 0, rest = 0, rest_sum = 0;
   for (const Item& item : items) {
     for (size_t t = 0; t < item.inputs->returns.size(); ++t) {
       if (!item.inputs->trains(t)) continue;
@@ -237,7 +238,6 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<LossInputs
       squares += target * target;
       rest += apart * apart;
       rest_sum += apart;
-      values += item.inputs->values[t];
     }
   }
   const double variance = squares / n - sum / n * (sum / n);
@@ -246,10 +246,8 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<LossInputs
   text_ = updates == 0 ? "nothing to train: no token counts"
                        : fmt::format("loss {:.4f}, explained variance {:.3f}, lr {:.3g}",
                                      losses / updates, explained, lr_);
-  return {{"critic/loss", losses / updates},
-          {"critic/explained_variance", explained},
-          {"critic/values_mean", values / n},
-          {"critic/returns_mean", sum / n},
+  return {{"critic/vf_loss", losses / updates},
+          {"critic/grad_norm", norms / updates},
           {"critic/lr", lr_}};
 }
 

@@ -57,6 +57,10 @@ class Critic {
   /// Returns whether the learn() that ended with a failure changed no parameter, so that the critic
   /// belongs to the policy's last update.
   bool is_unchanged() const { return is_unchanged_; }
+  /// Returns the folder of its checkpoint of a step.
+  std::string folder_of(int64_t step) const { return saver_.folder_of(step); }
+  /// As Saver::set_file.
+  void set_file(const std::string& name, const std::string& text) { saver_.set_file(name, text); }
   /// Saves a checkpoint of the policy's step. All processes call.
   void save(const train::StepsDone& done, const PromptData& data, train::Position position);
   /// Removes checkpoints before those that train.keep_last keeps. Requires: the policy of this step
@@ -75,8 +79,8 @@ class Critic {
   int64_t updates_ = 0;  ///< so far
   int64_t skipped_ = 0;  ///< of these, without a token that trains
   train::Course course_;
-  double lr_ = 0;      ///< of the last update
-  int64_t least_ = 1;  ///< micro-batches of the program that holds its parameters
+  double lr_ = 0, norm_ = 0;  ///< of the last update
+  int64_t least_ = 1;         ///< micro-batches of the program that holds its parameters
   std::string began_with_, text_, failure_;
   bool is_unchanged_ = true;
 };

@@ -49,8 +49,12 @@ Packing Learner::pack(std::span<const Item> items) const {
   return {items, run_.config.train.seq_len, run_.plan.sequences(), multiple()};
 }
 
-void Learner::prepare(std::span<const Item> items) {
+void Learner::prepare(std::span<const Item> items, int64_t version) {
   mismatch_ = {};
+  version_ = version;
+  for (const Item& item : items) {
+    mismatch_.all_tokens += std::ssize(item.sample->tokens);
+  }
   reference_s_ = old_s_ = 0;
   const bool again = rl_.old_logprobs == "trainer";
   if (!reference_ && !again) return;
@@ -78,12 +82,19 @@ void Learner::prepare(std::span<const Item> items) {
     std::vector<std::vector<double>> found =
         logprobs(readers_.now(engine::logprobs(run_, sizes)), run_.replays_routes());
     for (size_t i = 0; i < items.size(); ++i) {
-      mismatch_.add(items[i].sample->logprobs, found[i]);
+      compare(items[i], found[i]);
       items[i].inputs->old = std::move(found[i]);
     }
     old_s_ = seconds_since(begin);
     judge();
   }
+}
+
+/// Compares a sample's log-probabilities with those of the policy that sampled it: groups that
+/// dynamic sampling kept from an earlier step have another one.
+void Learner::compare(const Item& item, std::span<const double> trained) {
+  if (item.sample->version != version_) return;
+  mismatch_.add(item.sample->logprobs, trained);
 }
 
 void Learner::judge() const {
@@ -132,7 +143,7 @@ void Learner::measure_samples(UpdateStats* stats) {
   for (size_t i = 0; i < items_.size(); ++i) {
     stats->add(*items_[i].inputs, logprobs[i], entropies[i]);
     if (compares_) {
-      mismatch_.add(items_[i].sample->logprobs, logprobs[i]);
+      compare(items_[i], logprobs[i]);
     }
   }
 }
@@ -145,10 +156,14 @@ void Learner::measure(train::StepMetrics& metrics) {
   }
   const train::Values means = stats.means();
   metrics.values.insert(metrics.values.end(), means.begin(), means.end());
-  if (mismatch_.tokens > 0) {
-    metrics.values.push_back({"rollout/logprob_diff_max", mismatch_.largest});
-    metrics.values.push_back(
-        {"rollout/logprob_diff_mean", mismatch_.sum / static_cast<double>(mismatch_.tokens)});
+  const train::Values apart = mismatch_.values();
+  metrics.values.insert(metrics.values.end(), apart.begin(), apart.end());
+  for (const auto& [name, value] : {std::pair("loss", stats.loss()),
+                                    {"grad_norm", metrics.grad_norm},
+                                    {"learning_rate", metrics.lr},
+                                    {"actor/grad_norm", metrics.grad_norm},
+                                    {"actor/lr", metrics.lr}}) {
+    metrics.values.push_back({name, value});
   }
 }
 

@@ -30,6 +30,7 @@ void refuse_unused(const engine::RewardSection& section, const std::string& wher
   const engine::RewardSection defaults;
   refuse(!section.pattern.empty(), "pattern", {"regex"});
   refuse(!section.schema.empty(), "schema", {"json_schema"});
+  refuse(section.form != defaults.form, "form", {"json_schema"});
   refuse(section.target_length != 0, "target_length", {"length"});
   refuse(section.format_score != defaults.format_score, "format_score", {"gsm8k", "countdown"});
   refuse(!section.command.empty(), "command", {"exec"});

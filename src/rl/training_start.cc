@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "comm/run_on_all.h"
 #include "engine/memory.h"
@@ -182,10 +183,24 @@ void Training::load() {
     const auto position = critic_->load(start_, data_, least, course_.steps);
     if (position && start_.done.step == 0) {
       prompts_ = position->prompts;
+      generated_ = position->generated;
       warmups_ = saved_warmups_ = position->warmups;
       start_.done.seconds = position->time_s;
     }
   }
+  std::string groups;
+  comm::run_on_all(ranks_.processes(), [&] {
+    if (is_first() && start_.from) {
+      // Within the warm-up the critic's checkpoint is the newest.
+      const bool warms_up = critic_ && start_.done.step == 0;
+      const std::string file =
+          join_path(warms_up ? critic_->folder_of(0) : start_.from->folder(), kSamplesFile);
+      groups = file_exists(file) ? read_file(file) : "";
+    }
+    return std::string();
+  });
+  sampling_->uneven().restore(ranks_.processes().broadcast(groups));
+  saved_rounds_ = sampling_->uneven().rounds();
   train::load(start_, run_, programs_.session(learner_->spec(least)));
   engine::Session& samples = readers_.now(sampling_->rollout().spec());
   engine::initialise(samples.graph(), samples.program(), 0, samples.store());

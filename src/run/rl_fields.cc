@@ -30,6 +30,10 @@ void RewardSection::fields(Fields& fields) {
          "ground truth");
   fields("schema", schema,
          "for json_schema: file with the schema; empty: the sample's column json_schema");
+  fields("form", form,
+         "for json_schema: value, JSON whose value the schema allows; strict, the texts that "
+         "structured output writes")
+      .one_of({"value", "strict"});
   fields("target_length", target_length,
          "for length: tokens of the answer for a reward of 1; farther ones fall to 0 at none and "
          "at twice as many")
@@ -73,8 +77,9 @@ void DynamicSamplingSection::fields(Fields& fields) {
   fields("on", on,
          "leave out groups whose samples all have the same reward, and sample further prompts "
          "until the step is full");
-  fields("max_rounds", max_rounds, "rounds of generation, after which the run ends with an error")
-      .min(1)
+  fields("max_rounds", max_rounds,
+         "rounds of generation in a step, after which the run ends; 0: no limit")
+      .min(0)
       .max(1e6);
 }
 

@@ -21,6 +21,7 @@ struct RewardSection {
   std::string extract = "auto";
   std::string pattern;
   std::string schema;
+  std::string form = "value";
   int64_t target_length = 0;
   double format_score = 0.1;
   std::string command;
@@ -44,7 +45,7 @@ struct CorrectionSection {
 /// DAPO's dynamic sampling (Yu et al., arXiv 2503.14476, section 3.2).
 struct DynamicSamplingSection {
   bool on = false;
-  int64_t max_rounds = 10;
+  int64_t max_rounds = 0;  ///< 0: no limit
   void fields(Fields& v);
 };
 

@@ -39,6 +39,18 @@ json current_config(const checkpoint::Checkpoint& from) {
       train.erase(former);
     }
   }
+  // Rewards that were saved before a key was there have its default.
+  const json::json_pointer rewards("/rl/rewards");
+  if (config.contains(rewards)) {
+    engine::RunConfig defaults;
+    const json all = parse_config(defaults, "rl: {rewards: [{type: exact}]}", "defaults").to_json();
+    for (json& reward : config[rewards]) {
+      if (!reward.is_object()) continue;
+      json complete = all.at(rewards).at(0);
+      complete.update(reward);
+      reward = std::move(complete);
+    }
+  }
   return config;
 }
 
@@ -191,6 +203,7 @@ std::string Position::to_json() const {
       .member("evaluations_worse", best.worse)
       .member("prompts", prompts)
       .member("tokens", tokens)
+      .member("generated", generated)
       .member("warmups", warmups);
   if (beginning) {
     out.member("beginning", *beginning);
@@ -233,6 +246,7 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   position.best.worse = in.get_int("evaluations_worse", 0);
   position.prompts = in.get_int("prompts", 0);
   position.tokens = in.get_int("tokens", 0);
+  position.generated = in.get_int("generated", position.tokens);
   position.warmups = in.get_int("warmups", 0);
   if (in.has("best_of")) {
     position.best.set = in.get_string("best_of");

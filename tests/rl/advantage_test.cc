@@ -248,7 +248,9 @@ TEST(RlCorrection, CapsOrMasksRatiosAndCountsThem) {
   EXPECT_EQ(loss_inputs[1].factors, (std::vector<double>{1, 1}));
   section.advantage = "reinforce";
   set_advantages(section, loss_inputs);
-  EXPECT_EQ(loss_inputs[0].advantages, (std::vector<double>{1, 2}));
+  EXPECT_EQ(loss_inputs[0].advantages, (std::vector<double>{1, 1}));
+  EXPECT_EQ(loss_inputs[0].loss_advantage(0), 1);
+  EXPECT_EQ(loss_inputs[0].loss_advantage(1), 2);
   section.correction.level = "geometric";
   apply_correction(section, loss_inputs);
   EXPECT_NEAR(loss_inputs[0].factors[0], std::sqrt(3), 1e-12);

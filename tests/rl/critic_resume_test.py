@@ -23,7 +23,7 @@ class CriticResume(rl_util.RlTest):
     def lines(self, name):
         """Metrics of updates and evaluations, without times."""
         updates, evaluations = self.metrics(name)
-        return [{key: value for key, value in line.items() if not key.startswith(("time", "perf/", "memory/"))}
+        return [{key: value for key, value in line.items() if not key.startswith(("time", "timing_s/", "perf/", "memory/"))}
                 for line in updates + evaluations]
 
     def warmups(self, name):

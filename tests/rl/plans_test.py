@@ -57,7 +57,7 @@ class Plans(rl_util.RlTest):
 
     def expect_equal_logprobs(self, updates):
         for line in updates:
-            self.assertEqual((0, 0), (line["rollout/logprob_diff_max"], line["rollout/logprob_diff_mean"]))
+            self.assertEqual((0, 0), (line["sampling/sampling_logp_difference/max"], line["sampling/sampling_logp_difference/mean"]))
 
     def test_dense(self):
         self.compare(PLANS)
@@ -167,7 +167,7 @@ class Plans(rl_util.RlTest):
                 self.assertIn("try rl.strict: false", said)
                 self.write_run("one", config, plan=plan, rl={"strict": False}, train={"steps": 1})
                 said = self.rl("one")
-                largest = self.metrics("one")[0][0]["rollout/logprob_diff_max"]
+                largest = self.metrics("one")[0][0]["sampling/sampling_logp_difference/max"]
                 print(f"{plan}: log-probabilities differ by up to {largest:.2g}", flush=True)
                 self.assertLessEqual(largest, 1e-4)
                 if not may_be_equal:

@@ -76,16 +76,16 @@ class RlReport : public ::testing::Test {
         line.object().member("step", u).member("time_s", 2.0 * static_cast<double>(u));
         line.member("train/loss", 0.1 * std::sin(0.3 * static_cast<double>(u)));
         line.member("train/grad_norm", 1 + x).member("train/lr", 1e-3);
-        line.member("reward", 0.1 + 0.8 * x).member("reward_std", 0.4 - 0.3 * x);
+        line.member("reward", 0.1 + 0.8 * x).member("rl/reward_std_in_group", 0.4 - 0.3 * x);
         line.member("frac_reward_zero_std", x / 2).member("completions/mean_length", 8 - x);
         line.member("completions/clipped_ratio", 0.3 * (1 - x)).member("rewards/failed", 0.0);
         line.member("rewards/" + reward + "/mean", 0.1 + 0.8 * x);
         line.member("rewards/format/mean", x).member("entropy", 2 - x);
         line.member("clip_ratio/low_mean", 0.01).member("clip_ratio/high_mean", 0.02 * x);
         line.member("kl", 0.01 * x).member("approx_kl", 0.001);
-        line.member("rollout/logprob_diff_max", 0.0).member("time/sampling_s", 1.1);
-        line.member("time/reward_wait_s", 0.01).member("time/reference_s", 0.2);
-        line.member("time/old_logprobs_s", 0.0).member("perf/step_s", 0.9);
+        line.member("sampling/sampling_logp_difference/max", 0.0).member("timing_s/gen", 1.1);
+        line.member("timing_s/reward", 0.01).member("timing_s/ref", 0.2);
+        line.member("timing_s/old_log_prob", 0.0).member("perf/step_s", 0.9);
         text += line.end().take() + "\n";
       }
       if (u % 10 == 0) {

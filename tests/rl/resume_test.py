@@ -28,7 +28,7 @@ SEED = int(os.environ.get("SEED", random.randrange(10**6)))
 # Updates of a run, two a step. A killed step begins after so many: none of them has an evaluation.
 UPDATES, EVAL_EVERY, BEGINS = 20, 8, (2, 4, 6)
 AFTER = 10  # updates that are left at least when a run is killed
-ROUND = 16  # samples of a step's first round
+ROUND = 16  # samples of a step, and of its first round without dynamic sampling
 TRIES = 5  # runs to meet a phase
 HOLD_S = 60  # seconds for a run to meet it
 
@@ -133,13 +133,13 @@ class Resume(rl_util.RlTest):
             f.write(SCORER)
         reward = {"type": "exec", "command": "python3 " + self.path("scorer.py"), "processes": 2}
         return self.write_run(name, train={"steps": UPDATES, "save_every": 2, "eval_every": EVAL_EVERY},
-                              rl={"prompts_per_update": 2, "dynamic_sampling": {"on": rounds, "max_rounds": 40},
+                              rl={"prompts_per_update": 2, "dynamic_sampling": {"on": rounds},
                                   "rewards": [reward], "advantage": "gae", "kl_coef": 0.05, "max_num_seqs": 4}, **sections)
 
     def lines(self, name):
         """Losses and metrics of samples, which must be equal; not times."""
         updates, evaluations = self.metrics(name)
-        return [{key: value for key, value in line.items() if not key.startswith(("time", "perf/", "memory/"))}
+        return [{key: value for key, value in line.items() if not key.startswith(("time", "timing_s/", "perf/", "memory/"))}
                 for line in updates + evaluations]
 
     def expect_same(self, whole, name):
@@ -368,6 +368,52 @@ class Resume(rl_util.RlTest):
                 self.assertLess(time.monotonic() - begin, 15, said)
                 self.assertIn("the same command goes on from there", said)
                 self.assertEqual(143, process.returncode, said)
+
+    def test_a_signal_keeps_scored_groups(self):
+        """A judge answers differently every time; the rounds that it scored before a signal are not scored again."""
+        scorer = SCORER.replace('print(json.dumps({"score": right}), flush=True)',
+                                'open("asked", "a").write("x")\n'
+                                '    print(json.dumps({"score": int(random.random() < 0.02)}), flush=True)')
+        with open(self.path("judge.py"), "w", encoding="utf-8") as f:
+            f.write(scorer.replace("import json,", "import json, random,"))
+        sections = {"data": {"evaluation": [], "valid_fraction": 0}}
+        rl = {"dynamic_sampling": {"on": True}, "rewards": [{"type": "exec", "command": "python3 judge.py"}]}
+        self.write_run("run", train={"steps": 1000}, rl=rl, **sections)
+        process = subprocess.Popen([cli_util.HOCKET, "rl", self.path("run.yaml")], cwd=self.folder,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        while not os.path.exists(self.path("run", "trajectories", "step-000001.jsonl")):
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=120)[0]
+        self.assertEqual(143, process.returncode, said)
+        done = len(self.metrics("run")[0])
+        kept = self.path("run", "checkpoints", f"step-{done:06d}", "samples.cbor")
+        self.assertTrue(os.path.exists(kept), said)
+        self.write_run("run", train={"steps": done + 2}, rl=rl, **sections)
+        self.rl("run")
+        self.assertEqual(done + 2, len(self.metrics("run")[0]))
+        groups = [row[:2] for row in self.samples("run")]
+        self.assertEqual(len(groups), len(set(groups)))
+        # All but those of the round that the signal dropped, of at most 8 prompts, were asked for once.
+        again = os.path.getsize(self.path("asked")) - 4 * self.metrics("run")[0][-1]["rl/prompts"]
+        self.assertTrue(0 <= again <= 32, again)
+
+    def test_a_solved_task_ends_well(self):
+        """All answers are right: no group has different rewards, and the run ends with 0; or all are wrong, with 1."""
+        for name, score, code in (("solved", 1, 0), ("hopeless", 0, 1)):
+            with self.subTest(name):
+                with open(self.path(name + ".py"), "w", encoding="utf-8") as f:
+                    f.write(SCORER.replace("time.sleep(0.002)", f"right = {score}").replace("    right = sum", "    # sum"))
+                self.write_run(name, train={"steps": 4}, output={"dir": self.path(name), "report": True, "trace": False},
+                               rl={"dynamic_sampling": {"on": True}, "max_new_tokens": 2,
+                                   "rewards": [{"type": "exec", "command": f"python3 {name}.py", "processes": 1}]})
+                said = self.rl(name, code=code)
+                self.assertIn("the last 516 groups had equal ones", said)
+                self.assertEqual(score == 1, "the task is solved" in said, said)
+                if code == 0:
+                    self.assertTrue(self.metrics(name)[1][-1]["eval/final"])
 
     def test_limits_and_judges_may_change(self):
         """The way to the same rewards is free; what they are is not, and is named."""

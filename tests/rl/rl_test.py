@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import signal
+import statistics
 import subprocess
 import time
 import unittest
@@ -191,11 +192,13 @@ for line in sys.stdin:
             self.assertGreater(updates[0]["train/grad_norm"], 0)
             self.assertEqual([0, 1, 2, 3], [line.get("train/skipped", 0) for line in updates])
             for line in updates[1:]:
-                for key in ("train/loss", "train/grad_norm", "entropy", "ratio", "approx_kl", "reward"):
+                for key in ("train/loss", "train/grad_norm", "entropy", "ratio", "approx_kl", "reward", "reward_std", "loss",
+                            "actor/pg_loss", "critic/score/mean", "critic/advantages/mean"):
                     self.assertIsNone(line[key], key)
                 self.assertEqual(1, line["rewards/failed"])
                 if advantage == "gae":
-                    self.assertIsNone(line["critic/loss"])
+                    for key in ("vf_loss", "vf_explained_var", "grad_norm", "values/mean"):
+                        self.assertIsNone(line["critic/" + key], key)
             for part in ([], ["critic"])[:1 + (advantage == "gae")]:
                 saved = [self.weights(name, *part, "checkpoints", f"step-{step:06}") for step in (1, 4)]
                 self.assertEqual(saved[0].keys(), saved[1].keys())
@@ -225,7 +228,7 @@ class KilledRewards(rl_util.RlTest):
 
     def lines(self, name):
         updates, evaluations = self.metrics(name)
-        return [{key: value for key, value in line.items() if not key.startswith(("time", "perf/", "memory/"))}
+        return [{key: value for key, value in line.items() if not key.startswith(("time", "timing_s/", "perf/", "memory/"))}
                 for line in updates + evaluations]
 
     def test_run_goes_on(self):
@@ -420,6 +423,46 @@ class BadRuns(rl_util.RlTest):
         self.assertIn("objective is not rl; expected objective: rl, or `hocket train`", self.hocket("rl", path, code=2))
 
 
+class Names(rl_util.RlTest):
+    def test_metrics_of_trl_and_verl(self):
+        """Names of both, by their definitions, beside the trajectories of the step."""
+        self.write_run("run", rl={"prompts_per_update": 2, "epochs": 2, "overlong": {"buffer": 3, "penalty": 0.5},
+                                  "clip_low": 0.01, "clip_high": 0.01}, train={"steps": 8})
+        self.rl("run")
+        updates, _ = self.metrics("run")
+        with open(self.path("run/trajectories/step-000001.jsonl"), encoding="utf-8") as f:
+            rows = [json.loads(line) for line in f]
+        line, lengths = updates[0], [row["response_length"] for row in rows]
+        rewards = [row["reward"] for row in rows]
+        scores = [row.get("shaped_reward", row["reward"]) for row in rows]
+        ended = [row["response_length"] for row in rows if row["status"] == "completed"]
+        wanted = {"reward": statistics.fmean(rewards), "reward_std": statistics.stdev(rewards),
+                  "critic/score/mean": statistics.fmean(scores), "critic/rewards/min": min(scores),
+                  "response_length/mean": statistics.fmean(lengths), "completions/min_length": min(lengths),
+                  "response_length/clip_ratio": statistics.fmean(n == 6 for n in lengths),
+                  "completions/clipped_ratio": 1 - len(ended) / len(rows),
+                  "completions/max_terminated_length": max(ended, default=0),
+                  "num_tokens": sum(len(row["tokens"]) for row in rows),
+                  "loss": line["train/loss"], "grad_norm": line["train/grad_norm"], "learning_rate": line["train/lr"],
+                  "actor/pg_loss": line["train/loss"], "actor/grad_norm": line["train/grad_norm"], "actor/lr": 0.01,
+                  "actor/entropy": line["entropy"], "actor/pg_clipfrac": line["clip_ratio/region_mean"],
+                  "actor/ppo_kl": 0, "prompt_length/max": max(len(row["tokens"]) - row["response_length"] for row in rows)}
+        for name, value in wanted.items():
+            self.assertAlmostEqual(value, line[name], delta=1e-5 * max(1, abs(value)), msg=name)
+        # A step has four updates; its tokens are counted once.
+        self.assertEqual([line["num_tokens"]] * 4, [update["num_tokens"] for update in updates[:4]])
+        with open(self.path("run/trajectories/step-000005.jsonl"), encoding="utf-8") as f:
+            more = sum(len(json.loads(row)["tokens"]) for row in f)
+        self.assertEqual(line["num_tokens"] + more, updates[4]["num_tokens"])
+        for update in updates:
+            self.assertAlmostEqual(update["loss"], update["train/loss"], delta=1e-5)
+            self.assertLessEqual(update["clip_ratio/low_min"], update["clip_ratio/low_mean"])
+            self.assertGreaterEqual(update["clip_ratio/high_max"], update["clip_ratio/high_mean"])
+            self.assertAlmostEqual(0.5, update["rl/compared_share"], delta=0.3)
+            for name in ("gen", "reward", "old_log_prob", "ref", "update_actor", "step"):
+                self.assertGreaterEqual(update["timing_s/" + name], 0)
+
+
 class Groups(rl_util.RlTest):
     def test_samples_without_a_group(self):
         """The advantage of a sample alone is its reward, as verl has it; a warning says so, and no metric of groups."""
@@ -429,7 +472,8 @@ class Groups(rl_util.RlTest):
         self.assertNotIn("equal groups", said)
         updates, _ = self.metrics("alone")
         self.assertNotIn("frac_reward_zero_std", updates[0])
-        self.assertNotIn("reward_std", updates[0])
+        self.assertNotIn("rl/reward_std_in_group", updates[0])
+        self.assertGreater(updates[0]["reward_std"], 0)
         for row in self.samples("alone"):
             self.assertAlmostEqual(row[5], row[4][0], delta=1e-5)
         self.write_run("groups", train={"steps": 1})
@@ -506,9 +550,9 @@ class Critics(rl_util.RlTest):
             found[name] = self.metrics(name)[0][0]
         self.assertGreater(found["mean"]["completions/clipped_ratio"], 0)
         tokens = 16 * found["mean"]["completions/mean_length"]
-        self.assertAlmostEqual(tokens * found["mean"]["critic/loss"], found["sum"]["critic/loss"], delta=1e-4)
+        self.assertAlmostEqual(tokens * found["mean"]["critic/vf_loss"], found["sum"]["critic/vf_loss"], delta=1e-4)
         self.assertEqual(found["mean"]["completions/mean_length"], found["left_out"]["completions/mean_length"])
-        self.assertGreater(abs(found["mean"]["critic/loss"] - found["left_out"]["critic/loss"]), 1e-6)
+        self.assertGreater(abs(found["mean"]["critic/vf_loss"] - found["left_out"]["critic/vf_loss"]), 1e-6)
 
 
 if __name__ == "__main__":

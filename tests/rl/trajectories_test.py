@@ -50,6 +50,9 @@ class Trajectories(rl_util.RlTest):
                     routes += 1
                     self.assertEqual(set(best.indices[:2].tolist()), set(found[token][layer]))
             offsets, drawn = row["rollout_top_p_token_offsets"], row["rollout_top_p_token_ids"]
+            self.assertEqual([], row["rollout_top_p_unrecorded"])
+            self.assertEqual(row["group_index"] * 4 + row["index"], row["rollout_id"])
+            self.assertEqual([1] * row["response_length"], row["loss_mask"])
             self.assertEqual(row["response_length"] + 1, len(offsets))
             for i in range(row["response_length"]):
                 at = len(ids) - row["response_length"] + i
