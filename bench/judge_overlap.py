@@ -113,8 +113,8 @@ def measure(folder, name, judge):
 
     def middle(*keys):
         return statistics.median(sum(row[key] for key in keys) for row in rows[1:])
-    return {"sampling": middle("time/sampling_s"), "wait": middle("time/reward_wait_s"),
-            "update": middle("perf/step_s"), "scored": middle("time/sampling_s", "time/reward_wait_s"),
+    return {"sampling": middle("timing_s/gen"), "wait": middle("timing_s/reward"),
+            "update": middle("perf/step_s"), "scored": middle("timing_s/gen", "timing_s/reward"),
             "losses": [row["train/loss"] for row in rows],
             "length": statistics.fmean(row["completions/mean_length"] for row in rows)}
 

@@ -15,6 +15,7 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -139,7 +140,7 @@ def undisturbed(run, out):
 
 
 def kill_once(run, out, rng, start_s, step_s):
-    """Starts or resumes a run and kills it; returns the last step before the kill, None if the run ended first."""
+    """Starts or resumes a run and kills it; returns the last step before the kill, None if the run ended by itself."""
     process = start(run, out)
     if rng.random() < 0.25:
         end = time.monotonic() + rng.uniform(0, start_s)
@@ -151,10 +152,8 @@ def kill_once(run, out, rng, start_s, step_s):
         end = time.monotonic() + rng.uniform(0, 3 * step_s)
     while process.poll() is None and time.monotonic() < end:
         time.sleep(0.001)
-    alive = process.poll() is None
     process.kill()
-    process.wait()
-    return max(trained(out), default=0) if alive else None
+    return max(trained(out), default=0) if process.wait() == -signal.SIGKILL else None
 
 
 def compare(got, want, whole):

@@ -3,7 +3,7 @@
 """Trains small models on the tasks of `hocket data task` by reinforcement learning, several seeds each, and draws the curves.
 
     bench/rl_curves.py                                    # every task, three seeds
-    bench/rl_curves.py --mode dapo                        # DAPO's parts, each left out once, on one task
+    bench/rl_curves.py --mode dapo                        # DAPO's parts, each left out once, on multi_addition
     bench/rl_curves.py --only reverse --minutes 30        # a part; later calls go on where this one ended
 
 Each run is `hocket data task`, `hocket train warmup.yaml` (once for a task and seed) and `hocket rl rl.yaml`. Finished runs
@@ -52,6 +52,7 @@ ABLATIONS = {
 
 
 EXHAUSTED = "samples of different rewards (rl.dynamic_sampling)"  # nothing is left to learn from
+SOLVED = "the task is solved"  # likewise, with exit code 0
 
 
 class Failed(Exception):
@@ -139,6 +140,7 @@ def finish(options, run, deadline):
                   *(word for key, value in keys.items()
                     for word in ("--set", f"{key}={str(value).lower() if value in (True, False) else value}"))],
                  folder / "log", deadline)
+            exhausted = SOLVED in (folder / "log").read_text(encoding="utf-8", errors="replace")
         except Failed as error:
             exhausted = EXHAUSTED in str(error)
             if not exhausted:

@@ -130,9 +130,9 @@ def print_result(args, folder, counts):
               f"    before ({before['reward']:.0f}): {before['response']!r}\n"
               f"    after  ({after['reward']:.0f}): {after['response']!r}")
     gain = last[EVAL] - first[EVAL]
-    difference = max(row["rollout/logprob_diff_max"] for row in trained)
-    minutes = sum(row["time/sampling_s"] + row["time/reward_wait_s"] + row["perf/step_s"] for row in trained) / 60
-    seconds = statistics.median(row["time/sampling_s"] + row["perf/step_s"] for row in trained)
+    difference = max(row["sampling/sampling_logp_difference/max"] for row in trained)
+    minutes = sum(row["timing_s/gen"] + row["timing_s/reward"] + row["perf/step_s"] for row in trained) / 60
+    seconds = statistics.median(row["timing_s/gen"] + row["perf/step_s"] for row in trained)
     print("\n| reward | held-out prompts | before | after | gain (bar 0.3) | updates | samples an update | "
           "minutes of updates | seconds an update, median | sampled reward, first and last five | "
           "log-probabilities differ at most |\n"

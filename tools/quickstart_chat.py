@@ -54,6 +54,11 @@ def is_right(expected, text):
     return named is None and re.search(rf"\b{re.escape(expected.rstrip('.').split()[-1])}\b", text) is not None
 
 
+def json_texts(output):
+    """Returns the texts of JSON lines. Only a newline ends one: texts may have other ends of lines, such as U+2028."""
+    return [json.loads(line)["text"] for line in output.split("\n") if line]
+
+
 class Life(Steps):
     """The parts of the model's life, one method each."""
 
@@ -130,7 +135,7 @@ class Life(Steps):
             for chat in held_out:
                 f.write(json.dumps({"messages": chat["messages"][:1]}) + "\n")
         said = self.hocket("generate", model, "--prompts", questions, "--json", *GREEDY, log=f"{name}-held-out")
-        texts = [json.loads(line)["text"] for line in said.splitlines()]
+        texts = json_texts(said)
         if len(texts) != len(held_out):
             fail(f"{len(texts)} answers to {len(held_out)} held-out questions; see the logs in {self.path('logs')}")
         rows = []
@@ -193,7 +198,8 @@ class Life(Steps):
             start_s = time.monotonic() - began
             body = {"model": "motet", "temperature": 0, "max_tokens": ANSWER_TOKENS,
                     "messages": [{"role": "user", "content": SERVED_PROMPT}]}
-            curl = ["curl", "-sS", "--fail-with-body", "--max-time", "120", url + "/v1/chat/completions", "-H",
+            # A proxy, through which PyPI may be had, has no way back to this machine.
+            curl = ["curl", "-sS", "--noproxy", "*", "--fail-with-body", "--max-time", "120", url + "/v1/chat/completions", "-H",
                     "Content-Type: application/json", "-d", json.dumps(body)]
             self.show_command(curl)
             asked = time.monotonic()
@@ -255,7 +261,7 @@ class Life(Steps):
         result = {"rewards": [[row["step"], row["reward"]] for row in updates],
                   "right": [[row["step"], row[RIGHT]] for row in held_out],
                   "held_out_rewards": [[row["step"], row[HELD_OUT_REWARD]] for row in held_out],
-                  "difference": max(row.get("rollout/logprob_diff_max", 0) for row in updates),
+                  "difference": max(row.get("sampling/sampling_logp_difference/max", 0) for row in updates),
                   "samples": self.reversals(self.path("reverse", "warmup"), folder)}
         first, last = result["right"][0], result["right"][-1]
         print(f"      exact answers to held-out problems: {first[1]:.3f} before, {last[1]:.3f} after {last[0]} updates",
@@ -271,7 +277,7 @@ class Life(Steps):
         texts = []
         for model in models:
             said = self.hocket("generate", model, "--prompts", questions, "--json", *GREEDY, log="reversals")
-            texts.append([json.loads(line)["text"].strip() for line in said.splitlines()])
+            texts.append([text.strip() for text in json_texts(said)])
         return [{"prompt": problem["prompt"], "expected": str(problem["ground_truth"]), "texts": list(answers)}
                 for problem, *answers in zip(problems, *texts)]
 
@@ -281,11 +287,22 @@ class Life(Steps):
                               check=False).returncode == 0
 
     def live(self):
+        """Runs all steps, and writes the page also where one fails."""
+        try:
+            self.run_steps()
+        except Failure:
+            self.write_page()
+            raise
+        self.write_page()
+        self.print_summary()
+
+    def run_steps(self):
         small = self.args.small
         known = self.result("model")
         if known and not os.path.exists(known["path"]):
             self.entries.pop("model")
-        self.step("model", {"model": self.args.model}, self.find_model)
+        # A tiny model that took SmolLM2's place stands for it at the small scale alone.
+        self.step("model", {"model": self.args.model, "small": small}, self.find_model)
         self.model = self.result("model")
         if self.model is None:
             fail("there is no model yet; call again without --skip model")
@@ -310,15 +327,19 @@ class Life(Steps):
             else:
                 length = SMALL_RL if small else self.args.rl_updates
                 self.step("rl", [small, length], self.rl, [self.path("reverse", "rl")])
-        self.report()
 
-    def report(self):
-        results = {name: self.result(name) for name in STEPS}
+    def results(self):
+        return {name: self.result(name) for name in STEPS}
+
+    def write_page(self):
         note = "small scale (--small): a check of every step" if self.args.small else ""
         page = self.path("report.html")
         with open(page + ".part", "w", encoding="utf-8") as f:
-            f.write(quickstart_page.page(results, STEPS, self.entries, self.left_out, note))
+            f.write(quickstart_page.page(self.results(), STEPS, self.entries, self.left_out, note))
         os.replace(page + ".part", page)
+
+    def print_summary(self):
+        results = self.results()
         print("\n" + "\n".join(quickstart_page.summary(results)))
         total = 0
         for name, what in STEPS.items():
@@ -327,7 +348,7 @@ class Life(Steps):
                 total += self.entries[name]["seconds"]
                 taken = f"{self.entries[name]['seconds']:.1f} s"
             print(f"{name:<7}{taken:>9}  {what}" + (f" ({self.left_out[name]})" if name in self.left_out else ""))
-        print(f"{'in all':<7}{total:>7.1f} s\nreport   {page}", flush=True)
+        print(f"{'in all':<7}{total:>7.1f} s\nreport   {self.path('report.html')}", flush=True)
 
 
 def arguments():

@@ -4,7 +4,8 @@
 reward_shim.py FILE[:FUNCTION] [--style verl|trl]
 
 verl: compute_score(data_source, solution_str, ground_truth, extra_info) -> number, or dict with "score".
-TRL: f(prompts, completions, completion_ids, **columns) -> list of numbers or None, called with one completion.
+TRL: f(prompts, completions, completion_ids, **columns) -> list of numbers or None, called with one completion: it
+must not compare completions with one another.
 Either may be async. Standard output of the file goes to standard error."""
 import argparse
 import asyncio

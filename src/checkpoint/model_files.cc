@@ -39,8 +39,8 @@ constexpr const char* kTokenizerFiles[] = {
 /// Begins of names, in small letters, of texts about the rights of users.
 constexpr const char* kRights[] = {"license", "licence", "notice", "copying", "use_policy"};
 /// Begins and ends of names that are the weights, or belong to one place: nothing is said of them.
-constexpr const char* kPlaceBegins[] = {".",         "optimizer.",  "run.json",
-                                        "host.json", "config.json", "training_args"};
+constexpr const char* kPlaceBegins[] = {".",           "optimizer.",    "run.json",    "host.json",
+                                        "config.json", "training_args", "samples.cbor"};
 constexpr const char* kPlaceEnds[] = {
     ".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".gguf", ".pt", ".pth"};
 

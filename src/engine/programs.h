@@ -39,6 +39,8 @@ class Programs {
   /// Returns the store of the sessions.
   const runtime::Store& store() const { return store_; }
   size_t num_compiled() const { return entries_.size(); }
+  /// Returns what programs that are lowered here are called with; empty: nothing.
+  const Inspect& inspect() const { return inspect_; }
 
  private:
   struct Entry {

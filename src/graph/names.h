@@ -70,8 +70,14 @@ inline constexpr const char* kLogits = "logits";
 inline constexpr const char* kLogprobs = "logprobs";               ///< f64[T], per micro-batch
 inline constexpr const char* kEntropies = "logprobs.1";            ///< f64[T], per micro-batch
 inline constexpr const char* kAnswerLogprobs = "answer_logprobs";  ///< f64[A], per micro-batch
-/// Sums of the mean logits of an answer's tokens: f64[A], per micro-batch, with their loss.
+/// Sums over an answer's tokens, f64[A], per micro-batch, with their loss: of mean logits, of
+/// entropies, and of misses (ops/token_logprobs.cc).
 inline constexpr const char* kAnswerLogits = "answer_logits";
+inline constexpr const char* kAnswerEntropies = "answer_entropies";
+inline constexpr const char* kAnswerMisses = "answer_misses";
+/// Sums over targets, f64[1], per micro-batch, beside a loss of tokens and scaled as that is.
+inline constexpr const char* kEntropySum = "entropy_sum";
+inline constexpr const char* kMissesSum = "misses_sum";
 inline constexpr const char* kGradNorm = "grad_norm";    ///< f64[1], per step, before clipping
 inline constexpr const char* kGradOf = "grad.";          ///< of a parameter, per step
 inline constexpr const char* kCountsOf = "moe.counts.";  ///< of a layer: i64[E], per micro-batch

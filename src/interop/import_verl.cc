@@ -332,7 +332,9 @@ class VerlImport : public TreeImport {
     if (file_.truth("algorithm.filter_groups.enable", false)) {
       set("rl.dynamic_sampling.on", true);
       const int64_t rounds = file_.integer("algorithm.filter_groups.max_num_gen_batches", 0);
-      set("rl.dynamic_sampling.max_rounds", rounds > 0 ? rounds : int64_t{1000000});
+      if (rounds > 0) {
+        set("rl.dynamic_sampling.max_rounds", rounds);
+      }
     }
     for (const char* section :
          {"reward_model.overlong_buffer.", "reward_model.reward_kwargs.overlong_buffer_cfg.",

@@ -60,6 +60,8 @@ struct BuildOptions {
   /// train, logprobs: number A of answers of a micro-batch. Output "answer_logprobs" f64[A] is the
   /// sum of the log-probabilities of an answer's tokens. 0: the loss is of tokens.
   int64_t answers = 0;
+  /// train, with a loss of tokens: outputs "entropy_sum" and "misses_sum" f64[1].
+  bool token_metrics = false;
   /// train, with answers: the op of the loss, and its attributes but `grad`.
   std::string answer_loss = {};
   graph::Attrs answer_loss_attrs = {};

@@ -309,9 +309,20 @@ void Builder::head(TensorId hidden) {
   if (form.logits_softcap > 0) {
     attrs.set("softcap", form.logits_softcap);
   }
-  graph_.losses.push_back(ops::apply(graph_, "linear_cross_entropy", attrs,
-                                     {normed, weight, targets, scale}, "loss", last)[0]);
+  if (options_.token_metrics) {
+    attrs.set("metrics", int64_t{1});
+  }
+  const std::vector<TensorId> made = ops::apply(graph_, "linear_cross_entropy", attrs,
+                                                {normed, weight, targets, scale}, "loss", last);
+  graph_.losses.push_back(made[0]);
   graph_.losses.insert(graph_.losses.end(), balance_losses_.begin(), balance_losses_.end());
+  if (!options_.token_metrics) return;
+  const auto sum_of = [&](TensorId per_token, const char* name) {
+    const TensorId sum = ops::apply(graph_, "token_sum", {}, {per_token, scale}, name, last)[0];
+    graph_.outputs.push_back(sum);
+  };
+  sum_of(made[made.size() - 2], names::kEntropySum);
+  sum_of(made[made.size() - 1], names::kMissesSum);
 }
 
 std::vector<TensorId> Builder::token_logprobs(TensorId hidden, TensorId weight, TensorId targets) {
@@ -323,7 +334,7 @@ std::vector<TensorId> Builder::token_logprobs(TensorId hidden, TensorId weight, 
     attrs.set("temperature", options_.temperature);
   }
   if (options_.mode == BuildOptions::Mode::train && options_.answers > 0) {
-    attrs.set("logit_means", int64_t{1});
+    attrs.set("metrics", int64_t{1});
   }
   return ops::apply(graph_, "token_logprobs", attrs, {hidden, weight, targets}, names::kLogprobs,
                     graph_.num_layers);
@@ -404,7 +415,9 @@ TensorId Builder::logprobs(TensorId hidden, TensorId weight, TensorId targets) {
   };
   const TensorId sums = sums_of(of_tokens[0], names::kAnswerLogprobs);
   if (options_.mode == BuildOptions::Mode::train) {
+    sums_of(of_tokens[1], names::kAnswerEntropies);
     sums_of(of_tokens[3], names::kAnswerLogits);
+    sums_of(of_tokens[4], names::kAnswerMisses);
   }
   return sums;
 }

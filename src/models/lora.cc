@@ -164,15 +164,31 @@ void Transform::run() {
   std::for_each(graph_.outputs.begin(), graph_.outputs.end(), follow);
 }
 
+/// Removes a tensor that no node has. Requires: the graph is not differentiated.
+void erase_tensor(Graph& graph, TensorId gone) {
+  const auto follow = [&](std::vector<TensorId>& list) {
+    for (TensorId& id : list) {
+      id -= id > gone ? 1 : 0;
+    }
+  };
+  graph.tensors.erase(graph.tensors.begin() + gone);
+  for (Node& node : graph.nodes) {
+    follow(node.in);
+    follow(node.out);
+  }
+  follow(graph.losses);
+  follow(graph.outputs);
+}
+
 /// Leaves out the gradient of a frozen head's weights, which the loss makes by itself.
 void drop_frozen_head(Graph& graph) {
   for (Node& node : graph.nodes) {
     if (node.op != "linear_cross_entropy" || node.attrs.i("grad") == 0) continue;
     if (graph.tensor(node.in[1]).trained || node.attrs.i_or("frozen", 0) != 0) continue;
-    if (node.out[2] + 1 != static_cast<TensorId>(graph.tensors.size())) continue;
+    const TensorId gradient = node.out[2];
     node.attrs.set("frozen", int64_t{1});
-    node.out.pop_back();
-    graph.tensors.pop_back();
+    node.out.erase(node.out.begin() + 2);
+    erase_tensor(graph, gradient);
   }
 }
 

@@ -2,6 +2,7 @@
 // segment_sum: sums of a value per token over the segments of a batch, such as the log-probability
 // of every answer (jax.ops.segment_sum). Tokens of a segment may lie anywhere; a negative segment
 // is none. segment_gather is its gradient, and gives every token the value of its segment.
+// token_sum is the sum over all tokens, times a scale, of a metric without a gradient.
 #include "ops/rules.h"
 
 namespace hocket::ops::segment_sum {
@@ -28,8 +29,20 @@ std::vector<TensorType> infer_gather(const Attrs&, Types in) {
   return {{DType::f64, in[1].dims}};
 }
 
+std::vector<TensorType> infer_token_sum(const Attrs&, Types in) {
+  constexpr const char* kOp = "token_sum";
+  want_inputs(kOp, in, 2);
+  want_rank(kOp, in[0], 1);
+  want_dtype(kOp, in[0], DType::f64);
+  want_scalar(kOp, in[1], DType::f64);
+  return {in[1]};
+}
+
 Work work(const Call& call) { return memory_bound(call, 1); }
 Work work_gather(const Call& call) { return memory_bound(call, 0); }
+Work work_token_sum(const Call& call) {
+  return {static_cast<double>(call.in[0].numel()), total_bytes(call.in, call.out)};
+}
 
 void grad(GradContext& context) {
   context.add_grad(
@@ -66,6 +79,19 @@ std::vector<Sample> samples_gather() {
   return list;
 }
 
+std::vector<Sample> samples_token_sum() {
+  const Fill scale{.kind = Fill::Kind::constant, .lo = 0.125};
+  std::vector<Sample> list;
+  for (const int64_t t : {12, 7, 1}) {
+    list.push_back({"T=" + std::to_string(t),
+                    {},
+                    {{DType::f64, {t}}, {DType::f64, {1}}},
+                    {Fill{}, scale},
+                    {}});
+  }
+  return list;
+}
+
 }  // namespace
 
 void add_to(std::vector<Op>& ops) {
@@ -84,6 +110,13 @@ void add_to(std::vector<Op>& ops) {
                  .layout = {"a,t->t", "t", "1"},
                  .work = work_gather,
                  .samples = samples_gather,
+                 .family = Family::loss});
+  ops.push_back({.name = "token_sum",
+                 .doc = "y = scale * sum_t x[t]",
+                 .infer = infer_token_sum,
+                 .layout = {"t,.->.", "t", "10"},
+                 .work = work_token_sum,
+                 .samples = samples_token_sum,
                  .family = Family::loss});
 }
 

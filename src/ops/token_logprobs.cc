@@ -5,8 +5,9 @@
 // definition it is the product and the steps of vocabulary_loss.cc, which can run on parts of the
 // vocabulary. With attribute `softcap` logits are cap * tanh(logit / cap), as by op softcap; with
 // attribute `temperature` they are then multiplied by its inverse, as by op scale, and have the
-// bits of op sample's. An ignored target (-100) has log-probability 0 and entropy 0. With attribute
-// `logit_means` a fourth output, a metric without a gradient, has the mean of every token's logits.
+// bits of op sample's. An ignored target (-100) has log-probability 0 and entropy 0. Attribute
+// `metrics` adds two outputs without a gradient: the mean of a token's logits, and 1 where another
+// token than the target is the most likely one (op token_misses).
 #include "ops/rules.h"
 
 namespace hocket::ops::token_logprobs {
@@ -14,8 +15,8 @@ namespace {
 
 /// Returns whether W has no gradient.
 bool is_frozen(const Attrs& attrs) { return attrs.i_or("frozen", 0) != 0; }
-/// Returns whether the means of logits are an output.
-bool with_means(const Attrs& attrs) { return attrs.i_or("logit_means", 0) != 0; }
+/// Returns whether the means of logits and the misses are outputs.
+bool with_metrics(const Attrs& attrs) { return attrs.i_or("metrics", 0) != 0; }
 
 void want_head(std::string_view op, const Attrs& attrs, Types in) {
   want_lm_head(op, attrs, in);
@@ -31,7 +32,7 @@ TensorType per_token(Types in) { return {DType::f64, {in[0].dims[0]}}; }
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_inputs("token_logprobs", in, 3);
   want_head("token_logprobs", attrs, in);
-  return std::vector<TensorType>(with_means(attrs) ? 4 : 3, per_token(in));
+  return std::vector<TensorType>(with_metrics(attrs) ? 5 : 3, per_token(in));
 }
 
 /// Inputs: h, W, targets, lse, gradient of the log-probabilities; then, if entropies have a
@@ -71,7 +72,7 @@ void grad(GradContext& context) {
   }
   constexpr const char* kBackward = "token_logprobs_bwd";
   Attrs attrs = node.attrs;
-  attrs.erase("logit_means");
+  attrs.erase("metrics");
   TensorId dh;
   if (context.needs(1)) {
     dh = context.emit_grad(kBackward, attrs, std::move(in), 1, 1)[0];
@@ -111,8 +112,9 @@ std::vector<int> define(Definition& graph, const Attrs& attrs, std::span<const i
   const int logit = graph.apply("pick", vocabulary, {z, in[2]})[0];
   const std::vector<int> kept = graph.apply("token_logprob", {}, {logit, lse, in[2]});
   std::vector<int> made{kept[0], graph.apply("token_entropy", {}, {z, in[2], lse})[0], kept[1]};
-  if (with_means(attrs)) {
+  if (with_metrics(attrs)) {
     made.push_back(graph.apply("logit_mean", vocabulary, {z, in[2]})[0]);
+    made.push_back(graph.apply("token_misses", vocabulary, {z, logit, in[2]})[0]);
   }
   return made;
 }
@@ -175,10 +177,10 @@ std::vector<Sample> samples_with(int gradients) {
     list.push_back(with_short_gradient(list[1]));
     return list;
   }
-  const int64_t means = 1;
-  add(", means", {{"logit_means", means}});
-  add(", means, softcap, temperature",
-      {{"logit_means", means}, {"softcap", 1.5}, {"temperature", 1.6}});
+  const int64_t metrics = 1;
+  add(", metrics", {{"metrics", metrics}});
+  add(", metrics, softcap, temperature",
+      {{"metrics", metrics}, {"softcap", 1.5}, {"temperature", 1.6}});
   return list;
 }
 std::vector<Sample> samples_bwd() {
@@ -201,10 +203,10 @@ void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "token_logprobs",
                  .doc = "log p[t,targets[t]], -sum_v p log p and log sum_v e^z of p = softmax(z), "
                         "z = h[T,D] W^T, logits below `softcap` and over `temperature` if there "
-                        "are these, and with `logit_means` the mean of z over v; 0 where the "
-                        "target is -100",
+                        "are these; with `metrics` also the mean of z over v and token_misses; 0 "
+                        "where the target is -100",
                  .infer = infer,
-                 .layout = {"td,vd,t->t,t,t|td,vd,t->t,t,t,t", "t"},
+                 .layout = {"td,vd,t->t,t,t|td,vd,t->t,t,t,t,t", "t"},
                  .work = work,
                  .grad = grad,
                  .samples = [] { return samples_with(0); },

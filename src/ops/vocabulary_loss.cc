@@ -2,10 +2,10 @@
 // The loss of logits z[T,V] in steps, each on a part of the vocabulary (v): rowmax, sumexp, lse_of,
 // pick, nll, dlogits; lse is the first three in one. Per token, parts exchange a number each: the
 // maximum, the sum of exponentials and the target's logit, all f64 or exact. linear_cross_entropy
-// is defined by these ops, and with token_logprob, token_entropy, logit_mean and token_dlogits
-// token_logprobs. A target of -100 is ignored; `vocab` is the whole vocabulary. The gradient is
-// dlogits itself: the ops are steps of a loss that makes its gradients, and have no rule of their
-// own.
+// is defined by these ops, and with token_logprob, token_entropy, logit_mean, token_misses and
+// token_dlogits token_logprobs. A target of -100 is ignored; `vocab` is the whole vocabulary. The
+// gradient is dlogits itself: the ops are steps of a loss that makes its gradients, and have no
+// rule of their own.
 #include "ops/rules.h"
 
 namespace hocket::ops::vocabulary_loss {
@@ -119,6 +119,16 @@ std::vector<TensorType> infer_logit_mean(const Attrs& attrs, Types in) {
   return {per_token(DType::f64, in[0])};
 }
 
+std::vector<TensorType> infer_token_misses(const Attrs& attrs, Types in) {
+  constexpr const char* kOp = "token_misses";
+  want_inputs(kOp, in, 3);
+  want_logits(kOp, in[0]);
+  want_vocabulary(kOp, attrs, in[0]);
+  want_same(kOp, in[1], per_token(in[0].dtype, in[0]));
+  want_targets(kOp, in[2], in[0].dims[0]);
+  return {per_token(DType::f64, in[0])};
+}
+
 /// Work with a number of FLOPs per element of the first input.
 template <int flops>
 Work per_element(const Call& call) {
@@ -131,6 +141,21 @@ std::vector<int> define_lse(Definition& graph, const Attrs&, std::span<const int
   const int top = graph.apply("rowmax", {}, {in[0]})[0];
   const int sum = graph.apply("sumexp", {}, {in[0], top})[0];
   return graph.apply("lse_of", {}, {top, sum});
+}
+
+/// Samples of token_misses: many targets are the most likely token of two, few that of twelve.
+std::vector<Sample> samples_of_misses() {
+  std::vector<Sample> list;
+  for (const int64_t vocab : {int64_t{12}, int64_t{2}}) {
+    const Attrs attrs{{"vocab", vocab}};
+    const Fill targets{.kind = Fill::Kind::targets, .hi = static_cast<double>(vocab)};
+    list.push_back({"6 tokens of " + std::to_string(vocab),
+                    attrs,
+                    {{DType::f64, {6, vocab}}, {DType::f64, {6}}, {DType::i32, {6}}},
+                    {Fill{}, Fill{.kind = Fill::Kind::from_op}, targets},
+                    {{"pick", attrs, {0, 2}, {1}}}});
+  }
+  return list;
 }
 
 constexpr int64_t kT = 6, kV = 12;
@@ -154,7 +179,8 @@ std::vector<Sample> one(Attrs attrs, std::vector<TensorType> types, std::vector<
 
 void add_to(std::vector<Op>& ops) {
   // In the order in which a loss applies them. All but lse and lse_of run on a part of the
-  // vocabulary: rowmax gives a part of a maximum, sumexp and pick of a sum, dlogits its columns.
+  // vocabulary: rowmax and token_misses give a part of a maximum, sumexp and pick of a sum, dlogits
+  // its columns.
   ops.push_back(
       {.name = "rowmax",
        .doc = "m[t] = max_v z[t,v]; -inf of no logits",
@@ -261,6 +287,19 @@ void add_to(std::vector<Op>& ops) {
                        return one(kVocabulary, {kZ, kTargets}, {kLogits, kAnyTarget});
                      },
                  .family = Family::loss});
+  ops.push_back(
+      {.name = "token_misses",
+       .doc =
+           "1 where some z[t,v] > x[t], or z[t,v] = x[t] of a v < y[t], x[t] = z[t,y[t]]: y[t] is "
+           "not the first of the most likely tokens; 0 elsewhere and where the target is ignored",
+       .infer = infer_token_misses,
+       .layout = {.notation = "tv,t,t->t",
+                  .split = "tv",
+                  .positional = "v",
+                  .contractions = {{'v', Monoid::max}}},
+       .work = per_element<1>,
+       .samples = samples_of_misses,
+       .family = Family::loss});
   ops.push_back(
       {.name = "token_dlogits",
        .doc = "dz[t,v] = a[t] * ([v = y[t]] - p) - b[t] * p * (log p + H[t]) of p = e^(z[t,v] - "

@@ -16,15 +16,20 @@ namespace {
 // Small numbers beside divisors, as verl's core_algos.py and torch_functional.py have them.
 constexpr double kBesideDeviation = 1e-6, kBesideCount = 1e-8, kBesideVariance = 1e-8;
 
-/// Mean, unbiased deviation and size of a group's scores; of one score alone 0, 1 and 1.
+/// Mean, unbiased deviation and size of a group's scores; of a group of one 0, 1 and 1.
 struct Spread {
   double mean = 0, deviation = 1;
   int64_t count = 0;
 };
 
-Spread spread_of(std::span<const double> scores) {
+/// `scores`: of those of a group's samples that are scored.
+Spread spread_of(std::span<const double> scores, size_t group_size) {
   Spread spread{.count = std::ssize(scores)};
-  if (spread.count < 2) return spread;
+  if (spread.count < 2) {
+    // One that the others left alone is compared with itself.
+    spread.mean = spread.count == 1 && group_size > 1 ? scores[0] : 0;
+    return spread;
+  }
   double sum = 0, squares = 0;
   for (const double score : scores) {
     sum += score;
@@ -71,7 +76,7 @@ double sum_of(std::span<const double> numbers) {
 double outcome(const std::string& estimator, double score, const Spread& group) {
   if (estimator == "grpo") return (score - group.mean) / (group.deviation + kBesideDeviation);
   if (estimator == "rloo") {
-    if (group.count < 2) return score;
+    if (group.count < 2) return score - group.mean;
     const double n = static_cast<double>(group.count);
     return (score - group.mean) * (n / (n - 1));
   }
@@ -82,27 +87,39 @@ double outcome(const std::string& estimator, double score, const Spread& group) 
 /// Gives all tokens of a sample the advantage of its score.
 void set_outcomes(const RlSection& section, std::span<LossInputs> loss_inputs) {
   for (size_t begin = 0, end; begin < loss_inputs.size(); begin = end) {
-    std::vector<double> scores;
+    std::vector<double> scores, scored;
     for (end = begin;
          end < loss_inputs.size() && loss_inputs[end].group == loss_inputs[begin].group; ++end) {
       // The reward of a sample without tokens is one of its group all the same.
       const LossInputs& inputs = loss_inputs[end];
       scores.push_back(inputs.old.empty() ? inputs.reward : sum_of(token_rewards(section, inputs)));
+      if (inputs.scored) {
+        scored.push_back(scores.back());
+      }
     }
-    const Spread group = spread_of(scores);
+    const Spread group = spread_of(scored, scores.size());
     for (size_t i = begin; i < end; ++i) {
-      loss_inputs[i].advantages.assign(loss_inputs[i].old.size(),
-                                       outcome(section.advantage, scores[i - begin], group));
+      const double advantage =
+          loss_inputs[i].scored ? outcome(section.advantage, scores[i - begin], group) : 0;
+      loss_inputs[i].advantages.assign(loss_inputs[i].old.size(), advantage);
     }
   }
+}
+
+/// Returns whether a token is one of the sums over later tokens.
+bool is_in_sums(const LossInputs& inputs, size_t t) {
+  return inputs.weights.empty() || inputs.weights[t] != 0;
 }
 
 /// Sets advantages to the discounted sums of a sample's later rewards (arXiv 2501.03262).
 void set_discounted(const RlSection& section, LossInputs& inputs) {
   inputs.advantages = token_rewards(section, inputs);
-  for (int64_t t = std::ssize(inputs.advantages) - 2; t >= 0; --t) {
-    const auto at = static_cast<size_t>(t);
-    inputs.advantages[at] += section.gamma * inputs.advantages[at + 1];
+  double later = 0;
+  for (size_t t = inputs.advantages.size(); t-- > 0;) {
+    if (is_in_sums(inputs, t)) {
+      later = inputs.advantages[t] + section.gamma * later;
+    }
+    inputs.advantages[t] = later;
   }
 }
 
@@ -118,13 +135,14 @@ void set_generalized(const RlSection& section, LossInputs& inputs) {
   inputs.advantages.assign(rewards.size(), 0);
   inputs.returns.assign(rewards.size(), 0);
   double next_value = 0, next_advantage = 0;
-  for (int64_t t = n - 1; t >= 0; --t) {
-    const auto at = static_cast<size_t>(t);
-    const double error = rewards[at] + section.gamma * next_value - inputs.values[at];
-    next_advantage = error + section.gamma * lambda * next_advantage;
-    next_value = inputs.values[at];
-    inputs.advantages[at] = next_advantage;
-    inputs.returns[at] = next_advantage + next_value;
+  for (size_t t = rewards.size(); t-- > 0;) {
+    if (is_in_sums(inputs, t)) {
+      const double error = rewards[t] + section.gamma * next_value - inputs.values[t];
+      next_advantage = error + section.gamma * lambda * next_advantage;
+      next_value = inputs.values[t];
+    }
+    inputs.advantages[t] = next_advantage;
+    inputs.returns[t] = next_advantage + inputs.values[t];
   }
 }
 
@@ -133,8 +151,10 @@ void whiten(const std::string& estimator, std::span<LossInputs> loss_inputs) {
   double count = 0, sum = 0, squares = 0;
   const auto each = [&](const auto& visit) {
     for (const LossInputs& inputs : loss_inputs) {
-      for (size_t t = 0; inputs.counts && t < inputs.advantages.size(); ++t) {
-        visit(inputs.advantages[t]);
+      for (size_t t = 0; t < inputs.advantages.size(); ++t) {
+        if (inputs.trains(t)) {
+          visit(inputs.advantages[t]);
+        }
       }
     }
   };
@@ -192,26 +212,53 @@ void set_advantages(const RlSection& section, std::span<LossInputs> loss_inputs)
   }
 }
 
-void set_weights(const RlSection& section, std::span<LossInputs> loss_inputs) {
-  double tokens = 0, samples = 0;  // that count
-  const auto counting = [](LossInputs& inputs) {
+namespace {
+
+/// Returns the tokens of a sample that train.
+double trained_tokens(const LossInputs& inputs) {
+  double tokens = 0;
+  for (size_t t = 0; t < inputs.old.size(); ++t) {
+    tokens += inputs.trains(t) ? 1 : 0;
+  }
+  return tokens;
+}
+
+double trained_tokens(std::span<const LossInputs> loss_inputs) {
+  double tokens = 0;
+  for (const LossInputs& inputs : loss_inputs) {
+    tokens += trained_tokens(inputs);
+  }
+  return tokens;
+}
+
+/// Returns the number of samples that means over an update's samples divide by.
+double samples_in_mean(const RlSection& section, std::span<const LossInputs> update) {
+  if (section.samples_in_mean == "all") return static_cast<double>(update.size());
+  return static_cast<double>(std::count_if(
+      update.begin(), update.end(), [](const auto& inputs) { return trained_tokens(inputs) > 0; }));
+}
+
+}  // namespace
+
+bool set_weights(const RlSection& section, std::span<LossInputs> step, size_t begin, size_t end) {
+  const std::span<LossInputs> update = step.subspan(begin, end - begin);
+  for (LossInputs& inputs : update) {
     if (inputs.weights.empty()) {
       inputs.weights.assign(inputs.old.size(), 1);
     }
     want_length("weights", inputs.weights, inputs);
-    const auto left_out = std::count(inputs.weights.begin(), inputs.weights.end(), 0.0);
-    return inputs.counts ? static_cast<double>(std::ssize(inputs.weights) - left_out) : 0;
-  };
-  for (LossInputs& inputs : loss_inputs) {
-    const double n = counting(inputs);
-    tokens += n;
-    samples += n > 0 ? 1 : 0;
+  }
+  const double trained = trained_tokens(update), samples = samples_in_mean(section, update);
+  double tokens = trained;
+  if (section.tokens_in_mean == "step") {
+    tokens = trained_tokens(step) * static_cast<double>(update.size()) /
+             static_cast<double>(step.size());
   }
   const std::string& mode = section.aggregation;
   const double horizon =
       static_cast<double>(section.horizon > 0 ? section.horizon : section.max_new_tokens);
-  for (LossInputs& inputs : loss_inputs) {
-    const double n = counting(inputs);
+  for (LossInputs& inputs : update) {
+    const double n = trained_tokens(inputs);
     double weight = 0;
     if (n > 0) {
       weight = mode == "token-sum"                 ? 1
@@ -224,6 +271,7 @@ void set_weights(const RlSection& section, std::span<LossInputs> loss_inputs) {
       w = w == 0 ? 0 : weight;
     }
   }
+  return trained > 0;
 }
 
 double length_penalty(const engine::OverlongSection& overlong, int64_t length, int64_t longest) {

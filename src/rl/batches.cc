@@ -33,6 +33,14 @@ int64_t rounded_up(int64_t count, int64_t multiple) {
 
 }  // namespace
 
+int64_t most_micro_batches(int64_t samples, int64_t places, int64_t seq_len, int64_t rows_at_once,
+                           int64_t multiple) {
+  // A row of fewer samples than fit at their longest has room for one more: only the last is.
+  const int64_t in_row = std::max<int64_t>(seq_len / std::max<int64_t>(places, 1), 1);
+  const int64_t rows = ceil_div(samples, in_row);
+  return rounded_up(std::max<int64_t>(ceil_div(rows, rows_at_once), 1), multiple);
+}
+
 Packing::Packing(std::span<const Item> items, int64_t seq_len, int64_t rows_at_once,
                  int64_t multiple)
     : items_(items.begin(), items.end()),
@@ -117,8 +125,12 @@ void Packing::add_inputs(engine::Batch& batch, int64_t samples_per_row) const {
                   spread([](const LossInputs& inputs) -> const auto& { return inputs.old; }));
   batch.more.keep(names::kReferenceOfTokens,
                   spread([](const LossInputs& inputs) -> const auto& { return inputs.reference; }));
-  batch.more.keep(names::kAdvantages, spread([](const LossInputs& inputs) -> const auto& {
-                    return inputs.advantages;
+  batch.more.keep(names::kAdvantages, spread([](const LossInputs& inputs) {
+                    std::vector<double> advantages(inputs.advantages.size());
+                    for (size_t t = 0; t < advantages.size(); ++t) {
+                      advantages[t] = inputs.loss_advantage(t);
+                    }
+                    return advantages;
                   }));
   batch.more.keep(names::kTokenWeights,
                   spread([](const LossInputs& inputs) -> const auto& { return inputs.weights; }));
@@ -183,7 +195,7 @@ void Packing::add_samples(engine::Batch& batch, int64_t samples_per_row) const {
       weights[at] += inputs.weights[t];
       of_token[first + t] = static_cast<int32_t>(row % rows_at_once_ * samples_per_row + number);
     }
-    advantages[at] = inputs.advantages.empty() ? 0 : inputs.advantages[0];
+    advantages[at] = inputs.advantages.empty() ? 0 : inputs.loss_advantage(0);
     lengths[at] = static_cast<double>(std::max<int64_t>(length, 1));
   }
   batch.more.keep(names::kAnswers, std::move(of_token));

@@ -22,6 +22,11 @@ struct Item {
   LossInputs* inputs = nullptr;
 };
 
+/// Returns the most micro-batches that Packing has for so many samples of at most so many places.
+/// Requires: a row has room for one.
+int64_t most_micro_batches(int64_t samples, int64_t places, int64_t seq_len, int64_t rows_at_once,
+                           int64_t multiple);
+
 /// Places of samples in the rows of a step. A sample of p prompt and n sampled tokens takes
 /// p + n - 1 places: each sampled token is the target of the place before it.
 class Packing {

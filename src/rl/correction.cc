@@ -2,6 +2,7 @@
 // Implements: apply_correction (advantage.h), by verl's rollout_corr_helper.py.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "rl/advantage.h"
@@ -55,10 +56,6 @@ CorrectionStats apply_correction(const engine::RlSection& section,
   for (LossInputs& inputs : loss_inputs) {
     if (!truncates && !leaves_out && inputs.rollout.empty()) continue;
     std::vector<double> ratios = log_ratios(inputs);
-    if (truncates && inputs.advantages.size() != ratios.size()) {
-      fail("rl.correction", "{} advantages of a sample of {} tokens", inputs.advantages.size(),
-           ratios.size());
-    }
     if (inputs.counts) {
       for (const double ratio : ratios) {
         const double value = std::exp(limited(ratio));
@@ -69,13 +66,16 @@ CorrectionStats apply_correction(const engine::RlSection& section,
       }
     }
     set_level(correction.level, leaves_out, ratios);
-    if (leaves_out) {
+    if (leaves_out && inputs.weights.empty()) {
       inputs.weights.assign(ratios.size(), 1);
+    }
+    if (truncates) {
+      inputs.factors.assign(ratios.size(), 1);
     }
     for (size_t t = 0; t < ratios.size(); ++t) {
       const bool above = ratios[t] > high;
       if (truncates) {
-        inputs.advantages[t] *= std::min(std::exp(ratios[t]), correction.high);
+        inputs.factors[t] = std::min(std::exp(ratios[t]), correction.high);
         stats.cut_off += inputs.counts && above ? 1 : 0;
       } else if (leaves_out && (above || ratios[t] < low)) {
         inputs.weights[t] = 0;
@@ -83,7 +83,9 @@ CorrectionStats apply_correction(const engine::RlSection& section,
       }
     }
   }
-  if (tokens == 0) return {};
+  if (tokens == 0) {
+    stats.max_ratio = std::numeric_limits<double>::quiet_NaN();
+  }
   for (double* sum : {&stats.mean_ratio, &stats.kl, &stats.cut_off, &stats.left_out}) {
     *sum /= tokens;
   }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -83,10 +82,13 @@ engine::Run critic_run(const engine::Run& policy) {
   return run;
 }
 
-Critic::Critic(const engine::Run& policy, runtime::LocalRanks& ranks, train::StopSignals& stop)
-    : policy_(policy), run_(critic_run(policy)), programs_(run_, ranks), saver_(run_, stop) {
+Critic::Critic(const engine::Run& policy, engine::Programs& programs, train::StopSignals& stop)
+    : policy_(policy),
+      run_(critic_run(policy)),
+      programs_(run_, programs.ranks(), programs.inspect()),
+      saver_(run_, stop) {
   make_dirs(run_.config.output.dir);
-  saver_.open(ranks);
+  saver_.open(programs.ranks());
 }
 
 engine::ProgramSpec Critic::spec(int64_t micro_batches) const {
@@ -95,27 +97,34 @@ engine::ProgramSpec Critic::spec(int64_t micro_batches) const {
   return spec;
 }
 
-const engine::Compiled& Critic::compiled(int64_t micro_batches) {
-  return programs_.compiled(spec(micro_batches));
+engine::ProgramSpec Critic::values(int64_t micro_batches) const {
+  engine::ProgramSpec spec = engine::logprobs(run_, {.num_micro_batches = micro_batches});
+  spec.key = "critic " + spec.key;
+  return spec;
+}
+
+int64_t Critic::updates_of_step() const {
+  const engine::RlSection& rl = policy_.config.rl;
+  return rl.prompts_per_step / rl.update_prompts() * rl.critic.epochs;
 }
 
 /// Returns its updates after so many of the policy's.
 int64_t Critic::updates_after(int64_t policy_updates) const {
   const engine::RlSection& rl = policy_.config.rl;
   const int64_t steps = policy_updates / rl.updates_per_step() + rl.critic.warmup_steps;
-  return steps * (rl.prompts_per_step / rl.update_prompts()) * rl.critic.epochs;
+  return steps * updates_of_step();
 }
 
-void Critic::load(const train::Start& policy, const PromptData& data, int64_t micro_batches,
-                  int64_t policy_updates) {
+std::optional<train::Position> Critic::load(const train::Start& policy, const PromptData& data,
+                                            int64_t micro_batches, int64_t policy_updates) {
   least_ = micro_batches;
   course_.steps = updates_after(policy_updates);
   saver_.read_files(data);
   engine::Session& session = programs_.session(spec(micro_batches));
   comm::Processes& processes = session.ranks().processes();
+  std::optional<train::Position> position;
   if (policy.from) {
     const int64_t step = policy.done.step;
-    updates_ = updates_after(step);
     const std::string folder = saver_.folder_of(step);
     if (!is_directory(folder)) {
       fail(folder, "is absent: the critic of the policy's checkpoint of step {}; expected both",
@@ -123,7 +132,10 @@ void Critic::load(const train::Start& policy, const PromptData& data, int64_t mi
     }
     const checkpoint::Checkpoint from(folder, checkpoint::Verify::all);
     train::restore(from, session.compiled(), session.store());
-    began_with_ = train::Position::of(from).began_with;
+    position = train::Position::of(from);
+    began_with_ = position->began_with;
+    updates_ = step > 0 ? updates_after(step) : position->warmups * updates_of_step();
+    skipped_ = position->skipped;
   } else {
     if (!run_.weights.empty()) {
       const checkpoint::ModelLocation at =
@@ -138,6 +150,7 @@ void Critic::load(const train::Start& policy, const PromptData& data, int64_t mi
   }
   engine::initialise(session.graph(), session.program(),
                      static_cast<uint64_t>(run_.config.train.seed), session.store());
+  return position;
 }
 
 namespace {
@@ -162,9 +175,7 @@ std::vector<double> values_of(engine::Session& session) {
 }  // namespace
 
 void Critic::evaluate(std::span<const Item> items, const Packing& packing) {
-  engine::ProgramSpec spec = engine::logprobs(run_, {.num_micro_batches = packing.micro_batches()});
-  spec.key = "critic " + spec.key;
-  engine::Session& session = programs_.session(spec);
+  engine::Session& session = programs_.session(values(packing.micro_batches()));
   session.feed(packing.batch());
   session.step();
   std::vector<std::vector<double>> values = packing.by_item(values_of(session));
@@ -182,15 +193,15 @@ double Critic::update(std::span<const Item> items) {
   packing.add_critic_inputs(batch);
   ++updates_;
   lr_ = train::learning_rate(run_.config.train, updates_, course_);
-  batch.hyper = engine::hyper_of(run_.config.optimizer, lr_, updates_);
+  batch.hyper = engine::hyper_of(run_.config.optimizer, lr_, updates_ - skipped_);
   session.feed(batch);
   session.step();
   const double loss = session.loss();
-  const double norm = session.collect_as<double>(names::kGradNorm)[0];
-  if (!std::isfinite(loss) || !std::isfinite(norm)) {
+  norm_ = session.collect_as<double>(names::kGradNorm)[0];
+  if (!std::isfinite(loss) || !std::isfinite(norm_)) {
     failure_ = fmt::format(
         "the critic's update {} has loss {} and gradient norm {}; try a lower rl.critic.lr",
-        updates_, number_text(loss), number_text(norm));
+        updates_, number_text(loss), number_text(norm_));
   }
   return loss;
 }
@@ -198,12 +209,17 @@ double Critic::update(std::span<const Item> items) {
 train::Values Critic::learn(const std::vector<Item>& items, std::span<LossInputs> loss_inputs,
                             size_t at_once) {
   const engine::RlSection& rl = policy_.config.rl;
-  double losses = 0, updates = 0;
+  double losses = 0, norms = 0, updates = 0;
   for (int64_t epoch = 0; epoch < rl.critic.epochs; ++epoch) {
     for (size_t begin = 0; begin < items.size(); begin += at_once) {
       const size_t end = std::min(begin + at_once, items.size());
-      set_weights(rl, loss_inputs.subspan(begin, end - begin));
+      if (!set_weights(rl, loss_inputs, begin, end)) {
+        ++updates_;
+        ++skipped_;
+        continue;
+      }
       losses += update(std::span(items).subspan(begin, end - begin));
+      norms += norm_;
       if (!failure_.empty()) {
         is_unchanged_ = updates == 0;
         return {};
@@ -212,33 +228,32 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<LossInputs
     }
   }
   // Shares of the returns' variance that the values before the updates had explained.
-  double n = 0, sum = 0, squares = 0, rest = 0, rest_sum = 0, values = 0;
+  double n = 0, sum = 0, squares = 0, rest = 0, rest_sum = 0;
   for (const Item& item : items) {
     for (size_t t = 0; t < item.inputs->returns.size(); ++t) {
+      if (!item.inputs->trains(t)) continue;
       const double target = item.inputs->returns[t], apart = target - item.inputs->values[t];
       n += 1;
       sum += target;
       squares += target * target;
       rest += apart * apart;
       rest_sum += apart;
-      values += item.inputs->values[t];
     }
   }
-  n = std::max(n, 1.0);
   const double variance = squares / n - sum / n * (sum / n);
   const double unexplained = rest / n - rest_sum / n * (rest_sum / n);
-  const double explained = variance > 0 ? 1 - unexplained / variance : 0;
-  text_ = fmt::format("loss {:.4f}, explained variance {:.3f}, lr {:.3g}", losses / updates,
-                      explained, lr_);
-  return {{"critic/loss", losses / updates},
-          {"critic/explained_variance", explained},
-          {"critic/values_mean", values / n},
-          {"critic/returns_mean", sum / n},
+  const double explained = variance == 0 ? 0 : 1 - unexplained / variance;
+  text_ = updates == 0 ? "nothing to train: no token counts"
+                       : fmt::format("loss {:.4f}, explained variance {:.3f}, lr {:.3g}",
+                                     losses / updates, explained, lr_);
+  return {{"critic/vf_loss", losses / updates},
+          {"critic/grad_norm", norms / updates},
           {"critic/lr", lr_}};
 }
 
 void Critic::save(const train::StepsDone& done, const PromptData& data, train::Position position) {
   position.began_with = began_with_;
+  position.skipped = skipped_;
   saver_.save(done.step, programs_.session(spec(least_)), data, position, done.losses);
 }
 

@@ -49,8 +49,12 @@ Packing Learner::pack(std::span<const Item> items) const {
   return {items, run_.config.train.seq_len, run_.plan.sequences(), multiple()};
 }
 
-void Learner::prepare(std::span<const Item> items) {
+void Learner::prepare(std::span<const Item> items, int64_t version) {
   mismatch_ = {};
+  version_ = version;
+  for (const Item& item : items) {
+    mismatch_.all_tokens += std::ssize(item.sample->tokens);
+  }
   reference_s_ = old_s_ = 0;
   const bool again = rl_.old_logprobs == "trainer";
   if (!reference_ && !again) return;
@@ -78,12 +82,19 @@ void Learner::prepare(std::span<const Item> items) {
     std::vector<std::vector<double>> found =
         logprobs(readers_.now(engine::logprobs(run_, sizes)), run_.replays_routes());
     for (size_t i = 0; i < items.size(); ++i) {
-      mismatch_.add(items[i].sample->logprobs, found[i]);
+      compare(items[i], found[i]);
       items[i].inputs->old = std::move(found[i]);
     }
     old_s_ = seconds_since(begin);
     judge();
   }
+}
+
+/// Compares a sample's log-probabilities with those of the policy that sampled it: groups that
+/// dynamic sampling kept from an earlier step have another one.
+void Learner::compare(const Item& item, std::span<const double> trained) {
+  if (item.sample->version != version_) return;
+  mismatch_.add(item.sample->logprobs, trained);
 }
 
 void Learner::judge() const {
@@ -106,6 +117,14 @@ void Learner::update(std::vector<Item> items, bool first, train::Stepper& steppe
   }
 }
 
+void Learner::skip(train::Stepper& stepper, double lr) {
+  items_.clear();
+  packing_.reset();
+  session_ = nullptr;
+  compares_ = false;
+  stepper.skip(lr);
+}
+
 train::StepData Learner::data() {
   engine::Batch batch = packing_->batch();
   packing_->add_inputs(batch, engine::answers_per_sequence(run_));
@@ -117,23 +136,34 @@ train::StepData Learner::data() {
   return {std::move(batch), first ? 1 : 0, session_};
 }
 
-void Learner::measure(train::StepMetrics& metrics) {
+/// Adds the samples of the update that was made to its sums.
+void Learner::measure_samples(UpdateStats* stats) {
   const auto logprobs = packing_->by_item(outputs_of(*session_, names::kLogprobs));
   const auto entropies = packing_->by_item(outputs_of(*session_, names::kEntropies));
-  UpdateStats stats(rl_);
   for (size_t i = 0; i < items_.size(); ++i) {
-    stats.add(*items_[i].inputs, logprobs[i], entropies[i]);
+    stats->add(*items_[i].inputs, logprobs[i], entropies[i]);
     if (compares_) {
-      mismatch_.add(items_[i].sample->logprobs, logprobs[i]);
+      compare(items_[i], logprobs[i]);
     }
   }
-  metrics.tokens = packing_->tokens();
+}
+
+void Learner::measure(train::StepMetrics& metrics) {
+  UpdateStats stats(rl_);
+  if (session_ != nullptr) {
+    measure_samples(&stats);
+    metrics.tokens = packing_->tokens();
+  }
   const train::Values means = stats.means();
   metrics.values.insert(metrics.values.end(), means.begin(), means.end());
-  if (mismatch_.tokens > 0) {
-    metrics.values.push_back({"rollout/logprob_diff_max", mismatch_.largest});
-    metrics.values.push_back(
-        {"rollout/logprob_diff_mean", mismatch_.sum / static_cast<double>(mismatch_.tokens)});
+  const train::Values apart = mismatch_.values();
+  metrics.values.insert(metrics.values.end(), apart.begin(), apart.end());
+  for (const auto& [name, value] : {std::pair("loss", stats.loss()),
+                                    {"grad_norm", metrics.grad_norm},
+                                    {"learning_rate", metrics.lr},
+                                    {"actor/grad_norm", metrics.grad_norm},
+                                    {"actor/lr", metrics.lr}}) {
+    metrics.values.push_back({name, value});
   }
 }
 

@@ -41,13 +41,17 @@ class Learner {
   train::FrozenModel* reference() { return reference_ ? &*reference_ : nullptr; }
 
   /// Adds log-probabilities of the reference, and with old_logprobs: trainer those of the policy,
-  /// to the loss inputs of the samples. Throws Error if sampling and training differ (rl.strict).
-  /// All processes call.
-  void prepare(std::span<const Item> items);
-  /// Makes an optimizer step of these samples. `first`: the policy is still the one that sampled
-  /// them. Requires: their weights are set. Throws Error if sampling and training differ
-  /// (rl.strict), or as Stepper::run. All processes call.
+  /// to the loss inputs of the samples. `version`: of the policy; samples of others are not
+  /// compared. Throws Error if sampling and training differ (rl.strict), before any update. All
+  /// processes call.
+  void prepare(std::span<const Item> items, int64_t version);
+  /// Makes an optimizer step of these samples. `first`: the policy is still that of prepare().
+  /// Requires: their weights are set, and a token trains. Throws Error if sampling and training
+  /// differ (rl.strict), or as Stepper::run. All processes call.
   void update(std::vector<Item> items, bool first, train::Stepper& stepper, double lr);
+  /// Counts an update of samples without a token that trains: nothing changes, parameters and
+  /// states of the optimizer included. All processes call.
+  void skip(train::Stepper& stepper, double lr);
 
   /// The data of the update that is made, for its stepper.
   train::StepData data();
@@ -58,7 +62,9 @@ class Learner {
   double old_s() const { return old_s_; }                 ///< likewise
 
  private:
+  void compare(const Item& item, std::span<const double> trained);
   void judge() const;
+  void measure_samples(UpdateStats* stats);
 
   const engine::Run& run_;
   const engine::RlSection& rl_;
@@ -67,11 +73,12 @@ class Learner {
   std::optional<train::FrozenModel> reference_;
   double reference_s_ = 0, old_s_ = 0;
   Mismatch mismatch_;
+  int64_t version_ = 0;  ///< of the policy that begins the step
 
   // The update under way.
   std::vector<Item> items_;
   std::optional<Packing> packing_;
-  engine::Session* session_ = nullptr;
+  engine::Session* session_ = nullptr;  ///< null: nothing is trained
   bool compares_ = false;
 };
 

@@ -132,7 +132,7 @@ std::string tiles_html(const MetricTable& table, int64_t done, int64_t of) {
   if (const std::string held_out = held_out_tile(table.evaluations); !held_out.empty()) {
     tiles.push_back(held_out);
   }
-  if (const auto* column = table.updates.find("rollout/logprob_diff_max")) {
+  if (const auto* column = table.updates.find("sampling/sampling_logp_difference/max")) {
     double largest = 0;
     for (const double value : *column) {
       largest = std::isnan(value) ? largest : std::max(largest, value);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rl/report_metrics.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -21,9 +23,10 @@ constexpr size_t kColumns = 100;   // curves with data in the page
 constexpr size_t kMaxNames = 300;  // columns; a reward may answer with any details
 
 /// Meanings of metrics, as docs/rl.md has them.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 49> kMeanings = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 74> kMeanings = {{
     {"reward", "mean reward of the samples"},
-    {"reward_std", "deviation of rewards in a group, mean over groups"},
+    {"reward_std", "deviation of the rewards of all samples"},
+    {"rl/reward_std_in_group", "deviation of rewards in a group, mean over groups"},
     {"frac_reward_zero_std", "share of groups whose samples all have the same reward"},
     {"rewards/failed", "share of samples with a reward that failed"},
     {"completions/mean_length", "tokens of a sample"},
@@ -31,32 +34,55 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 49> kMeaning
     {"completions/max_length", "tokens of the longest sample"},
     {"completions/clipped_ratio", "share of samples that max_new_tokens cut off"},
     {"completions/mean_terminated_length", "tokens of samples that ended by themselves"},
+    {"completions/min_terminated_length", "tokens of the shortest that ended by itself"},
+    {"completions/max_terminated_length", "tokens of the longest that ended by itself"},
     {"entropy", "nats per token, of the policy before the update"},
     {"clip_ratio/low_mean", "share of tokens clipped below"},
+    {"clip_ratio/low_min", "least share of a sample's tokens clipped below"},
     {"clip_ratio/high_mean", "share of tokens clipped above"},
+    {"clip_ratio/high_max", "largest share of a sample's tokens clipped above"},
     {"clip_ratio/region_mean", "share of tokens clipped"},
+    {"cispo_clip_ratio", "share of tokens whose weight is clipped"},
     {"ratio", "mean of pi / pi_old"},
     {"approx_kl", "divergence of the policy from the old one, by k3"},
     {"kl", "divergence of the policy from the reference, by k3"},
-    {"rollout/logprob_diff_max", "largest difference between sampling and training"},
-    {"rollout/logprob_diff_mean", "mean difference between sampling and training"},
+    {"sampling/sampling_logp_difference/max", "largest difference between sampling and training"},
+    {"sampling/sampling_logp_difference/mean", "mean difference between sampling and training"},
+    {"rl/compared_share", "share of the step's tokens that were compared"},
+    {"training/rollout_probs_diff_max", "largest difference of probabilities"},
+    {"training/rollout_probs_diff_mean", "mean difference of probabilities"},
+    {"training/rollout_probs_diff_std", "deviation of differences of probabilities"},
     {"correction/ratio_mean", "mean of pi_old / mu"},
     {"correction/ratio_max", "largest pi_old / mu"},
     {"correction/left_out", "share of tokens that mis left out"},
     {"correction/cut_off", "share of tokens above the limit of tis"},
     {"correction/kl", "divergence of mu from pi_old, by k3"},
-    {"dynamic_sampling/left_out", "share of sampled groups that were left out"},
-    {"dynamic_sampling/rounds", "rounds of sampling in the step"},
+    {"train/num_gen_batches", "rounds of sampling in the step"},
     {"rl/prompts", "prompts sampled so far"},
-    {"time/sampling_s", "seconds of sampling in the step"},
-    {"time/reward_wait_s", "seconds of waiting for rewards after sampling"},
-    {"time/reference_s", "seconds of the reference's log-probabilities"},
-    {"time/old_logprobs_s", "seconds of computing old log-probabilities"},
+    {"timing_s/gen", "seconds of sampling in the step"},
+    {"timing_s/reward", "seconds of waiting for rewards after sampling"},
+    {"timing_s/ref", "seconds of the reference's log-probabilities"},
+    {"timing_s/old_log_prob", "seconds of computing old log-probabilities"},
+    {"timing_s/update_actor", "seconds of the update"},
+    {"timing_s/step", "seconds of the step up to the update's end"},
     {"train/loss", "loss of the update"},
     {"train/grad_norm", "norm of the gradient before clipping"},
     {"train/lr", "learning rate"},
-    {"train/skipped", "updates skipped so far for a gradient that is not finite"},
+    {"train/skipped", "updates so far that changed nothing"},
     {"tokens", "tokens trained on so far, prompts among them"},
+    {"num_tokens", "tokens sampled so far, prompts among them"},
+    {"loss", "loss of the update"},
+    {"grad_norm", "norm of the gradient before clipping"},
+    {"learning_rate", "learning rate"},
+    {"actor/pg_loss", "loss of the policy, without divergence and entropy"},
+    {"actor/entropy", "entropy in the mean of the loss"},
+    {"actor/ppo_kl", "divergence of the policy from the old one, by k1"},
+    {"actor/pg_clipfrac", "share of tokens clipped"},
+    {"actor/pg_clipfrac_lower", "share of tokens that dual_clip bounds"},
+    {"actor/kl_loss", "divergence from the reference, in the mean of the loss"},
+    {"actor/kl_coef", "weight of the divergence"},
+    {"actor/grad_norm", "norm of the gradient before clipping"},
+    {"actor/lr", "learning rate"},
     {"perf/step_s", "seconds of the update"},
     {"perf/predicted_step_s", "predicted seconds of the update"},
     {"perf/tokens_per_s_per_device", "tokens of the update per second and device"},
@@ -66,11 +92,23 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 49> kMeaning
     {"memory/peak_gib", "memory of the fullest rank"},
     {"memory/planned_gib", "planned memory of the fullest rank"},
     {"moe/load_max_over_mean", "load of the busiest expert over the mean"},
-    {"critic/loss", "loss of the critic"},
-    {"critic/explained_variance", "share of the returns' variance that values explain"},
-    {"critic/values_mean", "mean value of a token"},
-    {"critic/returns_mean", "mean return of a token"},
+    {"critic/vf_loss", "loss of the critic"},
+    {"critic/vf_explained_var", "share of the returns' variance that values explain"},
+    {"critic/grad_norm", "norm of the critic's gradient before clipping"},
     {"critic/lr", "learning rate of the critic"},
+    {"response_length/clip_ratio", "share of samples of max_new_tokens tokens"},
+    {"response/aborted_ratio", "share of samples without tokens"},
+}};
+
+/// Numbers that verl has the mean, max and min of, by the beginnings of their names.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kSummarised = {{
+    {"critic/score/", "reward of a sample, with the penalty of its length"},
+    {"critic/rewards/", "the same, less the divergence with kl_in: reward"},
+    {"critic/advantages/", "advantage of a token"},
+    {"critic/returns/", "return of a token"},
+    {"critic/values/", "value of a token"},
+    {"response_length/", "tokens of a sample"},
+    {"prompt_length/", "tokens of a prompt"},
 }};
 
 /// Takes the numbers of a line's object, and the names of its members; what lies deeper is passed.
@@ -136,6 +174,13 @@ void add_row(const LineReader& line, MetricColumns* to) {
   }
 }
 
+/// Returns whether a column says what another one does under a peer's name.
+bool repeats(const std::string& column) {
+  static constexpr std::string_view kNames[] = {
+      "tokens", "num_tokens", "loss", "grad_norm", "learning_rate", "actor/lr", "actor/grad_norm"};
+  return std::find(std::begin(kNames), std::end(kNames), column) != std::end(kNames);
+}
+
 void put_columns(JsonWriter& out, const char* name, const MetricColumns& all) {
   const MetricColumns some = thinned(all, kPoints);
   out.key(name).object();
@@ -153,7 +198,7 @@ void put_columns(JsonWriter& out, const char* name, const MetricColumns& all) {
   for (const std::string& column : some.names) {
     const bool drawn =
         column == "perf/step_s" || !(column.starts_with("perf/") || column.starts_with("memory/") ||
-                                     column.starts_with("moe/") || column == "tokens");
+                                     column.starts_with("moe/") || repeats(column));
     if (drawn && count++ < kColumns) {
       put(column, *some.find(column), 5);
     }
@@ -252,6 +297,11 @@ std::string meaning_of(std::string_view name) {
     if (value == "reward") return "mean reward of held-out samples";
     const size_t at = value == "failed" ? name.find("rewards/") : name.find("completions/");
     return at == name.npos ? "" : "held out: " + meaning_of(name.substr(at));
+  }
+  for (const auto& [begin, meaning] : kSummarised) {
+    if (name.starts_with(begin)) {
+      return fmt::format("{}: {}", meaning, name.substr(begin.size()));
+    }
   }
   if (name.starts_with("rewards/") && name.ends_with("/mean")) return "mean of this reward";
   if (name.starts_with("rewards/") && name.ends_with("/std")) return "deviation of this reward";

@@ -49,8 +49,8 @@ class RewardPool {
   /// Takes a finished sample. Prompt and sample stay, and nobody else touches the sample, until
   /// wait(). May be called concurrently.
   void add(const Prompt& prompt, Sample& sample);
-  /// Returns once all samples are scored: rewards, reward, reward_failed and shaped_reward (as
-  /// reward) are set.
+  /// Returns once all samples are scored: rewards, reward, reward_failed, left_out and
+  /// shaped_reward (as reward) are set.
   void wait();
   /// Waits for at most so many seconds. Returns whether all samples are scored.
   bool wait_for(double seconds);

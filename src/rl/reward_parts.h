@@ -18,6 +18,9 @@ namespace hocket::rl {
 /// The rules: exact, regex, gsm8k, countdown, digits, length, json_schema.
 std::unique_ptr<Reward> make_rule_reward(const engine::RewardSection& section,
                                          const std::string& where);
+/// The rule json_schema.
+std::unique_ptr<Reward> make_schema_reward(const engine::RewardSection& section,
+                                           const std::string& where);
 /// A command that reads and writes lines.
 std::unique_ptr<Reward> make_exec_reward(const engine::RewardSection& section,
                                          const std::string& where);

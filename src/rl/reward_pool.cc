@@ -30,6 +30,7 @@ void refuse_unused(const engine::RewardSection& section, const std::string& wher
   const engine::RewardSection defaults;
   refuse(!section.pattern.empty(), "pattern", {"regex"});
   refuse(!section.schema.empty(), "schema", {"json_schema"});
+  refuse(section.form != defaults.form, "form", {"json_schema"});
   refuse(section.target_length != 0, "target_length", {"length"});
   refuse(section.format_score != defaults.format_score, "format_score", {"gsm8k", "countdown"});
   refuse(!section.command.empty(), "command", {"exec"});
@@ -76,7 +77,8 @@ struct RewardPool::Impl {
     size_t reward;
   };
 
-  Impl(const engine::RlSection& section, const std::string& where) : sections(section.rewards) {
+  Impl(const engine::RlSection& section, const std::string& where)
+      : sections(section.rewards), leaves_out(section.failed_samples == "leave_out") {
     if (sections.empty()) fail(where, "rewards is empty; expected at least one reward");
     for (size_t i = 0; i < sections.size(); ++i) {
       const std::string here = fmt::format("{}.rewards[{}]", where, i);
@@ -199,10 +201,12 @@ struct RewardPool::Impl {
       sample.reward_failed |= part.failed;
       sample.rewards.emplace(names[i], std::move(part));
     }
+    sample.left_out = sample.reward_failed && leaves_out;
     sample.shaped_reward = sample.reward;
   }
 
   const std::vector<engine::RewardSection> sections;
+  const bool leaves_out;  // samples whose reward failed
   std::vector<std::string> names;
   std::vector<std::unique_ptr<Reward>> rewards;
 

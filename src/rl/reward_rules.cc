@@ -3,18 +3,12 @@
 // examples.
 #include <algorithm>
 #include <cmath>
-#include <list>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/ordered_json.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "rl/reward_parts.h"
-#include "serve/grammar/compile.h"
-#include "serve/grammar/matcher.h"
 
 namespace hocket::rl {
 
@@ -25,8 +19,6 @@ using RuleSection = engine::RewardSection;
 
 constexpr std::string_view kGsm8kMark = "#### ";
 constexpr size_t kGsm8kTail = 300;  // characters of an answer that verl looks at
-constexpr size_t kMaxSchemas = 64;  // compiled ones that are kept
-constexpr size_t kMaxMatcherBytes = size_t{16} << 20;
 
 RewardPart rule_part(double score) { return {.score = score, .error = {}, .details = {}}; }
 
@@ -258,85 +250,6 @@ class LengthRule : public Reward {
   const double target_;
 };
 
-/// The automaton of a schema's texts, as structured output has it. May be used concurrently.
-class SchemaTexts {
- public:
-  explicit SchemaTexts(const OrderedJson& schema) {
-    namespace grammar = serve::grammar;
-    grammar::JsonParts parts(&grammar_);
-    grammar::SchemaReader reader(schema);
-    grammar_.finish(grammar::SchemaCompiler(&grammar_, &parts, &reader).compile(reader.root()));
-    if (!grammar_.expr(grammar_.root()).productive) {
-      fail("json_schema", "no value satisfies the schema; try fewer restrictions");
-    }
-    matcher_ = std::make_unique<grammar::Matcher>(grammar_, no_tokens_);
-  }
-  bool accept(std::string_view text) {
-    const std::lock_guard lock(mutex_);
-    if (matcher_->bytes() > kMaxMatcherBytes) {
-      matcher_->clear();
-    }
-    return matcher_->may_end(matcher_->read(text));
-  }
-
- private:
-  serve::grammar::Grammar grammar_;
-  const serve::GrammarVocabulary no_tokens_{std::vector<std::string>{}};
-  std::mutex mutex_;
-  std::unique_ptr<serve::grammar::Matcher> matcher_;
-};
-
-class SchemaRule : public Reward {
- public:
-  SchemaRule(const RuleSection& section, const std::string& where) : part_(section.extract, where) {
-    if (section.schema.empty()) return;
-    try {
-      const OrderedJson schema = parse_ordered_json(read_file(section.schema), section.schema);
-      own_ = std::make_shared<SchemaTexts>(schema);
-    } catch (const Error& error) {
-      fail(where, "schema {}: {}: {}", section.schema, error.where(), error.text());
-    }
-  }
-  RewardPart score(const Scored& scored) override {
-    const std::shared_ptr<SchemaTexts> texts = own_ ? own_ : texts_of(scored.prompt);
-    const std::optional<std::string_view> got = part_.of(scored.sample.text);
-    return rule_part(got && texts->accept(*got) ? 1 : 0);
-  }
-
- private:
-  /// Returns the automaton of the line's schema, made before if possible.
-  std::shared_ptr<SchemaTexts> texts_of(const Prompt& prompt) {
-    const OrderedJson* given = nullptr;
-    if (prompt.columns.is_object() && prompt.columns.contains("json_schema")) {
-      given = &prompt.columns.at("json_schema");
-    }
-    const bool is_text = given && given->is_string();
-    if (!given || !(is_text || given->is_object() || given->is_boolean())) {
-      fail("json_schema",
-           "the column json_schema of prompt {} is {}; expected a schema or its text, or the key "
-           "schema with a file",
-           prompt.index, given ? shown_value(*given) : "missing");
-    }
-    const std::string key = is_text ? given->get<std::string>() : given->dump();
-    const std::lock_guard lock(mutex_);
-    const auto found = std::find_if(kept_.begin(), kept_.end(),
-                                    [&](const auto& each) { return each.first == key; });
-    if (found != kept_.end()) {
-      kept_.splice(kept_.begin(), kept_, found);
-    } else {
-      const std::string where = fmt::format("json_schema of prompt {}", prompt.index);
-      kept_.emplace_front(key, std::make_shared<SchemaTexts>(parse_ordered_json(key, where)));
-      kept_.resize(std::min(kept_.size(), kMaxSchemas));
-    }
-    return kept_.front().second;
-  }
-
-  const AnswerPart part_;
-  std::shared_ptr<SchemaTexts> own_;
-  std::mutex mutex_;
-  std::list<std::pair<std::string, std::shared_ptr<SchemaTexts>>> kept_;  // latest first
-};
-
 }  // namespace
 
 std::unique_ptr<Reward> make_rule_reward(const engine::RewardSection& section,
@@ -350,7 +263,7 @@ std::unique_ptr<Reward> make_rule_reward(const engine::RewardSection& section,
   if (section.type == "countdown") return std::make_unique<CountdownRule>(section, where);
   if (section.type == "digits") return std::make_unique<DigitsRule>(section, where);
   if (section.type == "length") return std::make_unique<LengthRule>(section, where);
-  if (section.type == "json_schema") return std::make_unique<SchemaRule>(section, where);
+  if (section.type == "json_schema") return make_schema_reward(section, where);
   fail(where, "type is {}; expected a rule, exec or http", quote(section.type));
 }
 

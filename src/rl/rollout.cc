@@ -26,9 +26,10 @@ int largest_of(const std::vector<std::string>& signals) {
   return largest;
 }
 
-/// Returns whether trajectories have the tokens that each one was drawn from.
-bool records_nuclei(const engine::RlSection& rl) {
-  return rl.trajectories && (rl.top_k > 0 || rl.top_p < 1 || rl.min_p > 0);
+/// Returns whether trajectories have the tokens that each one was drawn from: not if all are.
+bool records_nuclei(const engine::RlSection& rl, int64_t vocabulary) {
+  const bool limits_k = rl.top_k > 0 && rl.top_k < vocabulary;
+  return rl.trajectories && (limits_k || rl.top_p < 1 || rl.min_p > 0);
 }
 int64_t most_candidates(const engine::RlSection& rl, int64_t vocabulary) {
   return std::min(rl.top_k > 0 ? rl.top_k : kMaxCandidates, vocabulary);
@@ -54,7 +55,7 @@ serve::StepLimits limits_of(const engine::Run& run, const PromptData& data, int6
   limits.vocab = std::min<int64_t>(data.tokenizer().vocab_size(), run.model.vocab_size);
   limits.rows = limits.parts * limits.sequences;
   limits.changes = 1024;
-  limits.alternatives = records_nuclei(rl) ? most_candidates(rl, limits.vocab) : 1;
+  limits.alternatives = records_nuclei(rl, limits.vocab) ? most_candidates(rl, limits.vocab) : 1;
   limits.routes = (rl.trajectories && run.model.num_experts > 0) || run.replays_routes();
   limits.head_parts = head_parts;
   return limits;
@@ -103,7 +104,7 @@ serve::Request Rollout::request_of(const RolloutRequest& request,
   made.include_stop = true;  // as the text of all tokens has it
   made.stop_tokens = data_.stop_tokens();
   made.max_tokens = rl.max_new_tokens;
-  made.candidates = records_nuclei(rl);
+  made.candidates = records_nuclei(rl, limits_.vocab);
   made.logprobs = made.candidates ? limits_.alternatives : 0;
   made.routes = limits_.routes;
   // Asks for the log-probabilities that training computes: of all logits, at the temperature.
@@ -119,7 +120,7 @@ void Rollout::take(const serve::Update& update, Sample* sample) const {
     sample->tokens.push_back(token.token);
     sample->logprobs.push_back(token.logprob);
     sample->sampled_logprobs.push_back(token.sampled_logprob);
-    if (records_nuclei(run_.config.rl)) {
+    if (records_nuclei(run_.config.rl, limits_.vocab)) {
       std::vector<int32_t>& nucleus = sample->nuclei.emplace_back();
       for (const auto& [id, logprob] : token.top) {
         nucleus.push_back(id);

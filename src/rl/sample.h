@@ -49,8 +49,8 @@ struct Sample {
   /// Natural logarithms, of every token of `tokens`: of the distribution at the run's temperature,
   /// which training computes, and of the one that was drawn from (top-k, top-p, min-p).
   std::vector<double> logprobs, sampled_logprobs;
-  /// The tokens that every token of `tokens` was drawn from, by id; empty: all, or too many to
-  /// record. Kept for trajectories, if top_k, top_p or min_p leave tokens out.
+  /// The tokens that every token of `tokens` was drawn from, by id; none: too many to record. Kept
+  /// for trajectories, if top_k, top_p or min_p may leave tokens out.
   std::vector<std::vector<int32_t>> nuclei;
   /// Experts of every token of prompt and answer but the last, [tokens, experts of all layers].
   /// Kept for trajectories, and where updates take them again.
@@ -61,6 +61,7 @@ struct Sample {
   double reward = 0;                          ///< their weighted sum
   double shaped_reward = 0;                   ///< with the penalty of its length
   bool reward_failed = false;                 ///< of one of them
+  bool left_out = false;  ///< of its group and the loss, since a reward failed (rl.failed_samples)
 };
 
 /// Returns "completed", ....

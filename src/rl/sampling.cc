@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
-#include <span>
 #include <utility>
 
 #include "base/clock.h"
@@ -23,7 +21,8 @@ Sampling::Sampling(const engine::Run& run, train::TrainedReaders& readers, const
       rl_(run.config.rl),
       data_(data),
       processes_(processes),
-      rollout_(run, readers, data, head_parts) {
+      rollout_(run, readers, data, head_parts),
+      uneven_(rl_, deciding_reward(rl_)) {
   if (is_first()) {
     rewards_.emplace(rl_, "rl");
   }
@@ -31,31 +30,27 @@ Sampling::Sampling(const engine::Run& run, train::TrainedReaders& readers, const
 
 int Sampling::gather(int64_t first, int64_t version, const Signal& signal, Experience* experience) {
   sampling_s_ = waiting_s_ = 0;
-  rounds_ = scored_ = failed_ = 0;
+  scored_ = failed_ = 0;
   stats_ = {};
-  for (;;) {
-    const int64_t have = std::ssize(experience->samples) / rl_.samples_per_prompt;
-    if (have >= rl_.prompts_per_step) return 0;
-    if (rounds_ >= std::max<int64_t>(rl_.dynamic_sampling.max_rounds, 1)) {
-      return kExhausted;
-    }
+  while (const int64_t count = uneven_.next_round()) {
+    if (uneven_.is_exhausted()) return kExhausted;
     RolloutRequest request;
     request.samples = rl_.samples_per_prompt;
     request.temperature = rl_.temperature;
     request.seed = static_cast<uint64_t>(run_.config.train.seed);
     request.version = version;
-    for (int64_t i = have; i < rl_.prompts_per_step; ++i) {
-      const int64_t number = first + experience->prompts++;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t number = first + uneven_.prompts() + i;
       request.groups.push_back({number, &data_.at(number)});
     }
-    ++rounds_;
-    if (const int stopped = sample_round(request, signal, experience); stopped != 0) return stopped;
+    if (const int stopped = sample_round(request, signal); stopped != 0) return stopped;
   }
+  uneven_.fill(experience);
+  return 0;
 }
 
-/// Samples and scores a request, and adds its groups to the experience.
-int Sampling::sample_round(const RolloutRequest& request, const Signal& signal,
-                           Experience* experience) {
+/// Samples and scores a request, and adds its groups to those of the step.
+int Sampling::sample_round(const RolloutRequest& request, const Signal& signal) {
   std::vector<Sample> samples;
   const int stopped = score(request, signal, &samples);
   sampling_s_ += rollout_.stats().seconds;
@@ -71,8 +66,7 @@ int Sampling::sample_round(const RolloutRequest& request, const Signal& signal,
     shape_reward(rl_, &sample);
   }
   share(&samples);
-  keep_uneven(&samples, experience);
-  std::move(samples.begin(), samples.end(), std::back_inserter(experience->samples));
+  uneven_.add(std::move(samples));
   return 0;
 }
 
@@ -142,22 +136,6 @@ void Sampling::share(std::vector<Sample>* samples) {
   if (!is_first()) {
     *samples = samples_of(bytes);
   }
-}
-
-/// Removes, with dynamic sampling, groups whose samples all have the same reward.
-void Sampling::keep_uneven(std::vector<Sample>* samples, Experience* experience) const {
-  if (!rl_.dynamic_sampling.on) return;
-  const auto n = static_cast<size_t>(rl_.samples_per_prompt);
-  std::vector<Sample> kept;
-  for (size_t i = 0; i + n <= samples->size(); i += n) {
-    if (is_even(std::span(*samples).subspan(i, n))) {
-      ++experience->groups_left_out;
-      continue;
-    }
-    std::move(samples->begin() + static_cast<int64_t>(i),
-              samples->begin() + static_cast<int64_t>(i + n), std::back_inserter(kept));
-  }
-  *samples = std::move(kept);
 }
 
 Evaluated Sampling::evaluate(const PromptSet& set, int64_t version, const Signal& signal) {

@@ -11,6 +11,7 @@
 #include "rl/experience.h"
 #include "rl/reward.h"
 #include "rl/rollout.h"
+#include "rl/uneven_groups.h"
 
 namespace hocket::rl {
 
@@ -34,8 +35,10 @@ class Sampling {
   Rollout& rollout() { return rollout_; }
   /// Samples prompts number `first` and on until the step is full: all of them, with dynamic
   /// sampling those whose samples have different rewards. `version`: of the policy. Returns the
-  /// signal that came to some process, kExhausted if the rounds of dynamic sampling do not fill the
-  /// step, kFailedRewards if too many rewards fail, or 0: it is full. All processes call.
+  /// signal that came to some process, kExhausted if dynamic sampling does not fill the step,
+  /// kFailedRewards if too many rewards fail, or 0: it is full. uneven() keeps the groups of
+  /// finished rounds, and the next call goes on from them, until its end_step(). All processes
+  /// call.
   static constexpr int kExhausted = -1, kFailedRewards = -2;
   int gather(int64_t first, int64_t version, const Signal& signal, Experience* experience);
   /// Samples rl.eval_prompts of a held-out set, unless a signal comes to some process. In all
@@ -44,19 +47,19 @@ class Sampling {
 
   double sampling_s() const { return sampling_s_; }  ///< of the last gather()
   double waiting_s() const { return waiting_s_; }    ///< of it, for rewards after the last sample
-  int64_t rounds() const { return rounds_; }
+  const UnevenGroups& uneven() const { return uneven_; }
+  UnevenGroups& uneven() { return uneven_; }
   /// Says how many rewards failed, after kFailedRewards.
   const std::string& failure() const { return failure_; }
   const RolloutStats& stats() const { return stats_; }  ///< sums of its rounds
 
  private:
   bool is_first() const { return processes_.index() == 0; }
-  int sample_round(const RolloutRequest& request, const Signal& signal, Experience* experience);
+  int sample_round(const RolloutRequest& request, const Signal& signal);
   int score(const RolloutRequest& request, const Signal& signal, std::vector<Sample>* samples);
   int await_rewards(int came, const Signal& signal);
   std::string count_failures(const std::vector<Sample>& samples);
   void share(std::vector<Sample>* samples);
-  void keep_uneven(std::vector<Sample>* samples, Experience* experience) const;
 
   const engine::Run& run_;
   const engine::RlSection& rl_;
@@ -66,7 +69,7 @@ class Sampling {
   std::optional<RewardPool> rewards_;  ///< of the first process
   double sampling_s_ = 0, waiting_s_ = 0;
   double waited_s_ = 0;  ///< for rewards after the last score()
-  int64_t rounds_ = 0;
+  UnevenGroups uneven_;
   int64_t scored_ = 0, failed_ = 0;  ///< samples of the step, in the first process
   std::string failure_;
   RolloutStats stats_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "comm/run_on_all.h"
 #include "rl/advantage.h"
 #include "rl/training.h"
+#include "rl/verl_metrics.h"
 
 namespace hocket::rl {
 
@@ -38,6 +40,7 @@ int Training::run() {
   if (nothing_left()) return 0;
   prompts_ = start_.prompts;
   tokens_ = start_.tokens;
+  generated_ = start_.generated;
   saved_at_ = start_.done.step;
   saver_.set_last(start_.from ? start_.from->folder() : "");
   for (const std::string& note : saver_.read_files(data_)) {
@@ -85,6 +88,23 @@ bool Training::lacks_evaluation(int64_t first) const {
   return ranks_.processes().broadcast(lacks ? "lacks" : "") != "";
 }
 
+/// Returns whether the step that was made is saved: by time, or by train.save_every updates, or
+/// before the first one as many steps of the critic's warm-up.
+bool Training::save_is_due() const {
+  const int64_t step = stepper_->done().step;
+  if (step == 0) return section_.save_every > 0 && warmups_ % section_.save_every == 0;
+  return stepper_->save_is_due() || crossed(step, section_.save_every);
+}
+
+/// Returns whether the newest checkpoint has all updates, all steps of the critic's warm-up, and
+/// all groups of a step under way, or nothing was learned yet.
+bool Training::is_saved() const {
+  const int64_t step = stepper_->done().step;
+  if (step == 0 && warmups_ == 0) return true;
+  return saved_at_ == step && saved_warmups_ == warmups_ &&
+         saved_rounds_ == sampling_->uneven().rounds();
+}
+
 int Training::run_to_end(int64_t first) {
   const train::StepsDone& done = stepper_->done();
   if (lacks_evaluation(first)) {
@@ -97,8 +117,7 @@ int Training::run_to_end(int64_t first) {
       stop_.begin_step(done.step, fmt::format("giving up the evaluation of update {}", done.step));
       evaluate(false);
     }
-    if (!last && done.step > 0 &&
-        (stepper_->save_is_due() || crossed(done.step, section_.save_every))) {
+    if (!last && save_is_due()) {
       stepper_->save();
     }
     if (is_first() && report_.is_due()) {
@@ -106,7 +125,7 @@ int Training::run_to_end(int64_t first) {
     }
   }
   progress_->finish();
-  if (done.step > first && saved_at_ != done.step) {
+  if (!is_saved()) {
     stepper_->save();
   }
   if (signalled(stop_.end_steps())) {
@@ -125,6 +144,7 @@ int Training::run_to_end(int64_t first) {
 
 bool Training::step() {
   const int64_t version = stepper_->done().step, begin = now_ns();
+  step_begin_ns_ = begin;
   stop_.begin_step(version + 1, fmt::format("dropping the samples of step {}, and saving {}",
                                             version + 1, counted(version, "update")));
   if (signalled(stop_.requested())) return false;
@@ -132,15 +152,19 @@ bool Training::step() {
   stopped_by_ = sampling_->gather(
       prompts_, version, [this] { return stop_.requested(); }, &experience);
   if (stopped_by_ < 0) {
-    fail_step(experience);
+    end_of_samples();
   }
-  if (stopped_by_ != 0) return false;
+  if (stopped_by_ != 0 || is_solved_) return false;
   stop_.begin_step(version + 1);
   experience.loss_inputs = loss_inputs_of(rl_, experience.samples);
   const std::vector<Item> all = items_of(experience, 0, experience.samples.size());
-  learner_->prepare(all);
+  learner_->prepare(all, version);
   if (critic_) {
     critic_->evaluate(all, learner_->pack(all));
+  }
+  CorrectionStats correction;
+  if (rl_.correction.type != "none") {
+    correction = apply_correction(rl_, experience.loss_inputs);
   }
   try {
     set_advantages(rl_, experience.loss_inputs);
@@ -149,19 +173,21 @@ bool Training::step() {
     throw;
   }
   step_values_ = sample_metrics(experience.samples, rl_.samples_per_prompt);
+  const train::Values verl = verl_metrics(rl_, all);
+  step_values_.insert(step_values_.end(), verl.begin(), verl.end());
+  step_generated_ = 0;
+  for (const Item& item : all) {
+    step_generated_ += std::ssize(item.prompt->ids) + std::ssize(item.sample->tokens);
+  }
   if (rl_.dynamic_sampling.on) {
-    step_values_.push_back(
-        {"dynamic_sampling/left_out", static_cast<double>(experience.groups_left_out) /
-                                          static_cast<double>(experience.prompts)});
-    step_values_.push_back({"dynamic_sampling/rounds", static_cast<double>(sampling_->rounds())});
+    measure_sampling(experience);
   }
   if (rl_.correction.type != "none") {
-    const CorrectionStats stats = apply_correction(rl_, experience.loss_inputs);
-    step_values_.push_back({"correction/ratio_mean", stats.mean_ratio});
-    step_values_.push_back({"correction/ratio_max", stats.max_ratio});
-    step_values_.push_back({"correction/left_out", stats.left_out});
-    step_values_.push_back({"correction/cut_off", stats.cut_off});
-    step_values_.push_back({"correction/kl", stats.kl});
+    step_values_.push_back({"correction/ratio_mean", correction.mean_ratio});
+    step_values_.push_back({"correction/ratio_max", correction.max_ratio});
+    step_values_.push_back({"correction/left_out", correction.left_out});
+    step_values_.push_back({"correction/cut_off", correction.cut_off});
+    step_values_.push_back({"correction/kl", correction.kl});
   }
   const PromptOf prompt_of = [&](size_t i) -> const Prompt& { return *all[i].prompt; };
   if (is_first()) {
@@ -176,10 +202,23 @@ bool Training::step() {
   return true;
 }
 
-/// Saves the updates before a step that fails: nothing that was learned is lost.
+/// Sets the metrics of dynamic sampling: groups are counted before those with equal rewards are
+/// left out.
+void Training::measure_sampling(const Experience& experience) {
+  std::erase_if(step_values_, [](const auto& value) {
+    return std::string_view(value.first) == "frac_reward_zero_std";
+  });
+  if (experience.prompts > 0) {
+    step_values_.push_back(
+        {"frac_reward_zero_std", static_cast<double>(experience.groups_left_out) /
+                                     static_cast<double>(experience.prompts)});
+  }
+  step_values_.push_back({"train/num_gen_batches", static_cast<double>(experience.rounds)});
+}
+
+/// Saves the updates before a step that fails, and its groups: nothing that was learned is lost.
 void Training::save_learned(std::string_view reason) {
-  const int64_t version = stepper_->done().step;
-  if (version == 0 || saved_at_ == version) return;
+  if (is_saved()) return;
   try {
     stepper_->save();
   } catch (const Error& error) {
@@ -194,16 +233,21 @@ void Training::save_before_update(const std::string& reason) {
   save_learned(reason);
 }
 
-/// Ends a run whose samples or rewards make no step.
-void Training::fail_step(const Experience& experience) {
+/// Ends a run whose samples or rewards make no step: a solved task, or throws Error.
+void Training::end_of_samples() {
   std::string reason = sampling_->failure();
-  if (stopped_by_ != Sampling::kFailedRewards) {
-    reason = fmt::format(
-        "after {} of generation {} of {} prompts have samples of different rewards "
-        "(rl.dynamic_sampling); try a harder or an easier task, more samples_per_prompt, or "
-        "more max_rounds",
-        counted(sampling_->rounds(), "round"),
-        std::ssize(experience.samples) / rl_.samples_per_prompt, rl_.prompts_per_step);
+  if (stopped_by_ == Sampling::kExhausted) {
+    reason = sampling_->uneven().text();
+    if (sampling_->uneven().is_solved()) {
+      is_solved_ = true;
+      stopped_by_ = 0;
+      progress_->print(fmt::format("the task is solved: {}", reason));
+      return;
+    }
+    reason += "; try an easier or a harder task, or more samples_per_prompt";
+    if (rl_.dynamic_sampling.max_rounds > 0) {
+      reason += " or max_rounds (0: no limit)";
+    }
   }
   save_learned(reason);
   fail_run("rl", "{}", reason);
@@ -242,7 +286,7 @@ void Training::update(Experience& experience, int64_t begin_ns) {
   step_prompts_ = experience.prompts;
   stepper_->spend(seconds_since(begin_ns));
   if (warms_up()) {
-    prompts_ += step_prompts_;
+    end_step();
     ++warmups_;
     progress_->print(
         fmt::format("critic {}/{}: {}", warmups_, rl_.critic.warmup_steps, critic_->text()));
@@ -252,13 +296,24 @@ void Training::update(Experience& experience, int64_t begin_ns) {
   for (int64_t epoch = 0; epoch < rl_.epochs; ++epoch) {
     for (size_t begin = 0; begin < size; begin += at_once) {
       const size_t end = std::min(begin + at_once, size);
-      set_weights(rl_, std::span(experience.loss_inputs).subspan(begin, end - begin));
-      learner_->update(items_of(experience, begin, end), first, *stepper_,
-                       train::learning_rate(section_, stepper_->done().step + 1, course_));
+      const double lr = train::learning_rate(section_, stepper_->done().step + 1, course_);
+      if (!set_weights(rl_, experience.loss_inputs, begin, end)) {
+        learner_->skip(*stepper_, lr);
+        continue;
+      }
+      learner_->update(items_of(experience, begin, end), first, *stepper_, lr);
       first = false;
     }
   }
+  end_step();
+}
+
+/// Forgets the samples of a step that was made.
+void Training::end_step() {
   prompts_ += step_prompts_;
+  generated_ += step_generated_;
+  step_prompts_ = step_generated_ = 0;
+  sampling_->uneven().end_step();
 }
 
 int train(const engine::Run& run, const std::string& command) {

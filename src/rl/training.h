@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "rl/critic.h"
 #include "rl/learner.h"
+#include "rl/memory.h"
 #include "rl/report.h"
 #include "rl/sampling.h"
 #include "train/metrics.h"
@@ -26,6 +27,9 @@
 #include "train/stop.h"
 
 namespace hocket::rl {
+
+/// File of a checkpoint with the groups of UnevenGroups, if there are any.
+constexpr const char* kSamplesFile = "samples.cbor";
 
 /// One training, from start to end in run(). A step samples prompts, scores the samples while
 /// others are drawn, computes advantages, and makes one or more updates. With ranks as processes
@@ -59,20 +63,27 @@ class Training {
   bool nothing_left() const;
   void set_up();
   void describe(const engine::Compiled& compiled) const;
+  void inspect(const engine::Compiled& compiled) const;
+  int64_t most_micro_batches(int64_t prompts) const;
+  std::string memory_remedy() const;
   void plan_memory();
   void load();
   train::StepperParts parts_of_stepper();
   int run_to_end(int64_t first);
   bool crossed(int64_t step, int64_t every) const;
   bool lacks_evaluation(int64_t first) const;
+  bool save_is_due() const;
   bool signalled(int mine);
-  /// Makes the next step; false: a signal came before it was sampled.
+  /// Makes the next step; false: a signal came before it was sampled, or the task is solved.
   bool step();
   void save_learned(std::string_view reason);
   void save_before_update(const std::string& reason);
-  [[noreturn]] void fail_step(const Experience& experience);
+  void end_of_samples();
   bool warms_up() const;
+  void measure_sampling(const Experience& experience);
   void update(Experience& experience, int64_t begin_ns);
+  void end_step();
+  bool is_saved() const;
   std::vector<Item> items_of(Experience& experience, size_t begin, size_t end) const;
   void measure(train::StepMetrics& metrics);
   void report_step(const train::StepMetrics& metrics);
@@ -93,7 +104,9 @@ class Training {
   train::Saver saver_;
   train::Start start_;
   runtime::LocalRanks ranks_;
-  engine::Programs programs_{run_, ranks_};
+  std::optional<MemoryPlan> memory_;  ///< set once the update's program is proven
+  engine::Programs programs_{run_, ranks_,
+                             [this](const engine::Compiled& compiled) { inspect(compiled); }};
   train::TrainedReaders readers_{programs_};
   std::optional<Sampling> sampling_;
   std::optional<Learner> learner_;
@@ -103,11 +116,17 @@ class Training {
   check::Certificate certificate_;
   std::vector<program::Memory> planned_;
   train::Course course_;
-  int64_t prompts_ = 0;       ///< that were sampled for the steps so far
-  int64_t step_prompts_ = 0;  ///< likewise, for the step under way
-  int64_t tokens_ = 0;        ///< in updates so far
-  int64_t warmups_ = 0;       ///< steps that trained the critic alone
+  int64_t prompts_ = 0;         ///< that were sampled for the steps so far
+  int64_t step_prompts_ = 0;    ///< likewise, for the step under way
+  int64_t tokens_ = 0;          ///< in updates so far
+  int64_t generated_ = 0;       ///< tokens of samples and their prompts, in steps so far
+  int64_t step_generated_ = 0;  ///< likewise, of the step under way
+  int64_t step_begin_ns_ = 0;   ///< of the step under way
+  int64_t warmups_ = 0;         ///< steps that trained the critic alone
+  int64_t saved_warmups_ = 0;
   int64_t evaluated_ = -1, saved_at_ = 0;
+  int64_t saved_rounds_ = 0;   ///< of the step under way, that the checkpoint of saved_at_ has
+  bool is_solved_ = false;     ///< nothing is left to learn from, since samples are right
   int stopped_by_ = 0;         ///< the signal that ended the steps; 0: none
   train::Values step_values_;  ///< of the step under way
 };

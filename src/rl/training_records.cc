@@ -2,6 +2,7 @@
 // Implements: measure, evaluate, save (training.h): metrics, samples, the report, checkpoints.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@
 
 namespace hocket::rl {
 
-/// Adds the metrics of a step and its update.
+/// Adds the metrics of a step and its update; seconds are those up to this update's end.
 void Training::measure(train::StepMetrics& metrics) {
   metrics.values = step_values_;
   learner_->measure(metrics);
@@ -24,10 +25,13 @@ void Training::measure(train::StepMetrics& metrics) {
   metrics.values.push_back(
       {"rl/cached_tokens", static_cast<double>(sampling_->stats().cached_tokens)});
   metrics.values.push_back({"rl/preemptions", static_cast<double>(sampling_->stats().preemptions)});
-  metrics.values.push_back({"time/sampling_s", sampling_->sampling_s()});
-  metrics.values.push_back({"time/reward_wait_s", sampling_->waiting_s()});
-  metrics.values.push_back({"time/reference_s", learner_->reference_s()});
-  metrics.values.push_back({"time/old_logprobs_s", learner_->old_s()});
+  metrics.values.push_back({"num_tokens", static_cast<double>(generated_ + step_generated_)});
+  metrics.values.push_back({"timing_s/gen", sampling_->sampling_s()});
+  metrics.values.push_back({"timing_s/reward", sampling_->waiting_s()});
+  metrics.values.push_back({"timing_s/old_log_prob", learner_->old_s()});
+  metrics.values.push_back({"timing_s/ref", learner_->reference_s()});
+  metrics.values.push_back({"timing_s/update_actor", metrics.step_s});
+  metrics.values.push_back({"timing_s/step", seconds_since(step_begin_ns_)});
 }
 
 void Training::report_step(const train::StepMetrics& metrics) {
@@ -42,6 +46,12 @@ void Training::report_step(const train::StepMetrics& metrics) {
   const std::string groups = rl_.samples_per_prompt > 1 ? fmt::format("equal groups {:.2f}  ",
                                                                       value("frac_reward_zero_std"))
                                                         : "";
+  if (std::isnan(metrics.loss)) {
+    progress_->update(fmt::format(
+        "update {}/{}  reward {:.3f}  length {:.1f}  nothing to train: no token counts in the loss",
+        metrics.step, course_.steps, value("reward"), value("completions/mean_length")));
+    return;
+  }
   progress_->update(fmt::format(
       "update {}/{}  reward {:.3f}  entropy {:.3f}  length {:.1f}  clipped {:.3f}  {}loss {:.4f}  "
       "sampling {}, update {}  log-probabilities differ {}",
@@ -58,8 +68,7 @@ void Training::evaluate(bool final) {
   evaluated_ = step;
   const int64_t begin = now_ns();
   train::Values values;
-  const engine::RewardSection& reward = rl_.rewards.front();
-  const std::string& deciding = reward.name.empty() ? reward.type : reward.name;
+  const std::string& deciding = deciding_reward(rl_);
   for (const PromptSet& set : data_.held_out()) {
     const Evaluated evaluated =
         sampling_->evaluate(set, step, [this] { return stop_.requested(); });
@@ -73,7 +82,7 @@ void Training::evaluate(bool final) {
                     fmt::format("eval-{}{:06d}", set.name.empty() ? "" : set.name + "-", step));
     }
     for (const auto& [name, value] :
-         evaluation_metrics(evaluated.samples, rl_.eval_samples, deciding)) {
+         evaluation_metrics(evaluated.samples, rl_.eval_samples, deciding, rl_.right_from)) {
       values.push_back({"eval/" + group + name, value});
     }
   }
@@ -106,10 +115,13 @@ void Training::write_samples(std::span<const Sample> samples,
                              std::span<const LossInputs> loss_inputs, const PromptOf& prompt_of,
                              const std::string& name) const {
   const std::string folder = join_path(run_.config.output.dir, "trajectories");
+  const LineOptions options{
+      .samples_per_prompt = loss_inputs.empty() ? rl_.eval_samples : rl_.samples_per_prompt,
+      .top_k = run_.model.top_k};
   std::string text;
   for (size_t i = 0; i < samples.size(); ++i) {
     text += to_line(samples[i], prompt_of(i), loss_inputs.empty() ? nullptr : &loss_inputs[i],
-                    run_.model.top_k) +
+                    options) +
             "\n";
   }
   saver_.storing([&] {
@@ -136,13 +148,20 @@ void Training::save() {
   position.kernels = kernels::cpu_level();
   position.prompts = prompts_;
   position.tokens = tokens_;
+  position.generated = generated_;
+  position.warmups = warmups_;
+  const std::string groups = sampling_->uneven().to_bytes();
+  saver_.set_file(kSamplesFile, groups);
   // The critic's first: a start looks for the one that the policy's newest checkpoint goes with.
   if (critic_) {
+    critic_->set_file(kSamplesFile, groups);
     critic_->save(done, data_, position);
   }
   const engine::Session& session = programs_.session(learner_->spec(learner_->multiple()));
   progress_->print("saved " + saver_.save(done.step, session, data_, position, done.losses));
   saved_at_ = done.step;
+  saved_warmups_ = warmups_;
+  saved_rounds_ = sampling_->uneven().rounds();
   saver_.prune(done.step, 0);
   if (critic_) {
     critic_->prune(done.step);

@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "comm/run_on_all.h"
 #include "engine/memory.h"
 #include "engine/params.h"
+#include "engine/weights.h"
 #include "models/build.h"
-#include "program/memory.h"
 #include "rl/advantage.h"
 #include "rl/training.h"
 #include "run/describe.h"
@@ -65,7 +66,7 @@ void Training::set_up() {
     return std::string();
   });
   if (rl_.advantage == "gae") {
-    critic_.emplace(run_, ranks_, stop_);
+    critic_.emplace(run_, programs_, stop_);
   }
   describe(compiled);
   if (is_first() && learner_->reference()) {
@@ -74,6 +75,7 @@ void Training::set_up() {
   train::Prediction proven;
   train::prove(run_, compiled, nullptr, proven);
   certificate_ = proven.certificate;
+  memory_.emplace(run_, ranks_);
   const Rollout& rollout = sampling_->rollout();
   programs_.replace(rollout.spec(), serve::compile_generation(run_, rollout.limits()));
   plan_memory();
@@ -112,47 +114,93 @@ void Training::describe(const engine::Compiled& compiled) const {
   }
 }
 
-/// Memory of a step: parameters of all stores, the KV cache, and the largest of the buffers, since
-/// programs take turns.
+/// Proves a program beside that of the first update, which set_up() proves: of other sizes, of the
+/// reference, of the critic. Holds those that are compiled once the memory is planned to it.
+void Training::inspect(const engine::Compiled& compiled) const {
+  if (!memory_) return;
+  const std::string& purpose = compiled.program.purpose;
+  engine::expect_proven(run_, compiled, purpose.empty() ? "updates" : "computes " + purpose);
+  memory_->require(compiled.program, memory_remedy());
+}
+
+/// Returns the most micro-batches of a program with all samples of so many prompts.
+int64_t Training::most_micro_batches(int64_t prompts) const {
+  // The last token of a sample takes no place.
+  const int64_t places = longest_text(run_, data_) - 1;
+  return rl::most_micro_batches(prompts * rl_.samples_per_prompt, places, section_.seq_len,
+                                run_.plan.sequences(), learner_->multiple());
+}
+
+/// Returns keys that lower the memory of updates of many micro-batches.
+std::string Training::memory_remedy() const {
+  std::string keys;
+  if (run_.plan.pp > 1 && run_.plan.pp_schedule != "1f1b") {
+    keys = "plan.pp_schedule: 1f1b, ";
+  }
+  return keys +
+         "a smaller rl.prompts_per_update, rl.samples_per_prompt, rl.max_new_tokens or "
+         "train.seq_len";
+}
+
+/// Plans the memory of a step: parameters of all stores, the KV cache, and the largest of the other
+/// parts, since programs take turns. Those of samples have the most micro-batches that can come.
 void Training::plan_memory() {
-  const engine::Sizes sizes{.num_micro_batches = learner_->multiple()};
-  const program::Program& update = programs_.compiled(learner_->spec(learner_->multiple())).program;
-  std::vector<const program::Program*> others = {
-      &programs_.compiled(sampling_->rollout().spec()).program};
-  train::FrozenModel* const reference = learner_->reference();
-  if (reference && !reference->shares_store()) {
-    others.push_back(&reference->compiled(sizes).program);
+  const int64_t multiple = learner_->multiple();
+  const int64_t of_update = most_micro_batches(rl_.update_prompts());
+  const int64_t of_step = most_micro_batches(rl_.prompts_per_step);
+  const auto add = [&](const SpecOf& spec, int64_t micro_batches, bool with_store) {
+    memory_->add(memory_at(spec, micro_batches, multiple), with_store);
+  };
+  add([&](int64_t n) { return learner_->spec(n); }, of_update, true);
+  memory_->add(memory_by_rank(programs_.compiled(sampling_->rollout().spec()).program), true);
+  if (train::FrozenModel* const reference = learner_->reference()) {
+    add([&](int64_t n) { return reference->spec({.num_micro_batches = n}); }, of_step,
+        !reference->shares_store());
+  }
+  if (rl_.old_logprobs == "trainer") {
+    add([&](int64_t n) { return engine::logprobs(run_, {.num_micro_batches = n}); }, of_step,
+        false);
   }
   if (critic_) {
-    others.push_back(&critic_->compiled(learner_->multiple()).program);
+    add([&](int64_t n) { return critic_->spec(n); }, of_update, true);
+    add([&](int64_t n) { return critic_->values(n); }, of_step, false);
   }
-  const std::vector<program::Memory> own = program::memory_of(update);
-  planned_ = own;
-  for (int32_t rank = 0; rank < update.num_ranks(); ++rank) {
-    const auto at = update.class_of(rank).value();
-    program::Memory all = own[at];
-    for (const program::Program* other : others) {
-      const program::Memory more = program::memory_of(*other)[other->class_of(rank).value()];
-      all.persistent += more.persistent;
-      all.inputs_outputs += more.inputs_outputs;
-      all.step_buffers = std::max(all.step_buffers, more.step_buffers);
-      all.messages = std::max(all.messages, more.messages);
-      all.host = std::max(all.host, more.host);
-    }
-    if (all.total() > planned_[at].total()) {
-      planned_[at] = all;
-    }
-  }
-  engine::require_memory(run_, update, planned_);
-  print_once("memory   {} planned per rank\n",
-             human_bytes(static_cast<double>(engine::most_planned(planned_))));
+  const program::Program& update = programs_.compiled(learner_->spec(multiple)).program;
+  planned_ = memory_->by_class(update);
+  with_note(
+      fmt::format(
+          "an update may have {} micro-batches (rl.prompts_per_update x rl.samples_per_prompt "
+          "samples of {} tokens): try {}",
+          of_update, longest_text(run_, data_), memory_remedy()),
+      [&] { engine::require_memory(run_, update, planned_); });
+  print_once("memory   {} planned per rank, for updates of up to {} micro-batches\n",
+             human_bytes(static_cast<double>(engine::most_planned(planned_))), of_update);
 }
 
 void Training::load() {
   const int64_t least = learner_->multiple();
   if (critic_) {
-    critic_->load(start_, data_, least, course_.steps);
+    const auto position = critic_->load(start_, data_, least, course_.steps);
+    if (position && start_.done.step == 0) {
+      prompts_ = position->prompts;
+      generated_ = position->generated;
+      warmups_ = saved_warmups_ = position->warmups;
+      start_.done.seconds = position->time_s;
+    }
   }
+  std::string groups;
+  comm::run_on_all(ranks_.processes(), [&] {
+    if (is_first() && start_.from) {
+      // Within the warm-up the critic's checkpoint is the newest.
+      const bool warms_up = critic_ && start_.done.step == 0;
+      const std::string file =
+          join_path(warms_up ? critic_->folder_of(0) : start_.from->folder(), kSamplesFile);
+      groups = file_exists(file) ? read_file(file) : "";
+    }
+    return std::string();
+  });
+  sampling_->uneven().restore(ranks_.processes().broadcast(groups));
+  saved_rounds_ = sampling_->uneven().rounds();
   train::load(start_, run_, programs_.session(learner_->spec(least)));
   engine::Session& samples = readers_.now(sampling_->rollout().spec());
   engine::initialise(samples.graph(), samples.program(), 0, samples.store());

@@ -238,6 +238,7 @@ void set_loss(const Run& run, const ProgramSpec& spec, models::BuildOptions* bui
     build_options->policy = policy_loss_of(run, spec);
     build_options->temperature = run.config.rl.temperature;
   }
+  build_options->token_metrics = run.config.objective == Objective::sft;
   if (!run.config.prefers()) return;
   const PreferenceSection& preference = run.config.preference;
   build_options->answers = spec.plan.sequences() * answers_per_sequence(run);

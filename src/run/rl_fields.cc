@@ -30,6 +30,10 @@ void RewardSection::fields(Fields& fields) {
          "ground truth");
   fields("schema", schema,
          "for json_schema: file with the schema; empty: the sample's column json_schema");
+  fields("form", form,
+         "for json_schema: value, JSON whose value the schema allows; strict, the texts that "
+         "structured output writes")
+      .one_of({"value", "strict"});
   fields("target_length", target_length,
          "for length: tokens of the answer for a reward of 1; farther ones fall to 0 at none and "
          "at twice as many")
@@ -52,7 +56,8 @@ void RewardSection::fields(Fields& fields) {
   fields("retries", retries, "for exec and http: further tries after a failure").min(0).max(100);
   fields(
       "failed_score", failed_score,
-      "reward of a sample whose reward failed at every try; such samples are counted and marked");
+      "score in place of a reward that failed at every try; such samples are counted and marked, "
+      "and by default not trained (rl.failed_samples)");
 }
 
 void CorrectionSection::fields(Fields& fields) {
@@ -72,8 +77,9 @@ void DynamicSamplingSection::fields(Fields& fields) {
   fields("on", on,
          "leave out groups whose samples all have the same reward, and sample further prompts "
          "until the step is full");
-  fields("max_rounds", max_rounds, "rounds of generation, after which the run ends with an error")
-      .min(1)
+  fields("max_rounds", max_rounds,
+         "rounds of generation in a step, after which the run ends; 0: no limit")
+      .min(0)
       .max(1e6);
 }
 
@@ -183,6 +189,14 @@ void add_loss_keys(RlSection& rl, Fields& fields) {
       "every sample's mean")
       .one_of({"token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm",
                "seq-mean-token-mean"});
+  fields("tokens_in_mean", rl.tokens_in_mean,
+         "tokens that token-mean divides by: update, those of the update, as in verl; step, the "
+         "update's share of the step's, as in TRL. Tokens left out of the loss do not count")
+      .one_of({"update", "step"});
+  fields("samples_in_mean", rl.samples_in_mean,
+         "samples that seq-mean-... divide by: all of the update, as verl's trainer and TRL; "
+         "trained, those with a token that is in the loss")
+      .one_of({"all", "trained"});
   fields("horizon", rl.horizon, "divisor of seq-mean-token-sum-norm; 0: max_new_tokens").min(0);
   fields("kl_coef", rl.kl_coef, "weight of the divergence from the reference; 0: there is none")
       .min(0);
@@ -226,6 +240,10 @@ void add_run_keys(RlSection& rl, Fields& fields) {
          "share of a step's samples whose reward may fail; above it the run ends with an error")
       .min(0)
       .max(1);
+  fields("failed_samples", rl.failed_samples,
+         "treatment of samples with a failed reward: leave_out, of means, deviations and loss; "
+         "score, trained with the reward's failed_score. Trajectories have them in any case")
+      .one_of({"leave_out", "score"});
   fields("strict", rl.strict,
          "end the run at a difference between the log-probabilities of sampling and of training, "
          "and refuse plans that have one");
@@ -236,6 +254,8 @@ void add_run_keys(RlSection& rl, Fields& fields) {
          "temperature of evaluations; 0: the most likely tokens (with eval_samples above 1: "
          "`temperature`)")
       .min(0);
+  fields("right_from", rl.right_from,
+         "lowest score of the first reward that is a right answer, for pass@k");
   fields("trajectories", rl.trajectories, "write every sample to output.dir/trajectories");
   fields("max_num_seqs", rl.max_num_seqs,
          "most samples that are drawn at a time, on a data-parallel rank")

@@ -21,6 +21,7 @@ struct RewardSection {
   std::string extract = "auto";
   std::string pattern;
   std::string schema;
+  std::string form = "value";
   int64_t target_length = 0;
   double format_score = 0.1;
   std::string command;
@@ -44,7 +45,7 @@ struct CorrectionSection {
 /// DAPO's dynamic sampling (Yu et al., arXiv 2503.14476, section 3.2).
 struct DynamicSamplingSection {
   bool on = false;
-  int64_t max_rounds = 10;
+  int64_t max_rounds = 0;  ///< 0: no limit
   void fields(Fields& v);
 };
 
@@ -86,6 +87,7 @@ struct RlSection {
   std::string loss = "ppo";
   double clip_low = 0.2, clip_high = 0.2, dual_clip = 0;
   std::string aggregation = "token-mean";
+  std::string tokens_in_mean = "update", samples_in_mean = "all";
   int64_t horizon = 0;  ///< 0: max_new_tokens
   double kl_coef = 0;
   std::string kl_estimator = "k3", kl_in = "loss";
@@ -101,10 +103,12 @@ struct RlSection {
   std::vector<RewardSection> rewards;
   int64_t reward_workers = 4;
   double max_failed_rewards = 0.1;
+  std::string failed_samples = "leave_out";
 
   bool strict = true;
   int64_t eval_prompts = 64, eval_samples = 1;
   double eval_temperature = 0;
+  double right_from = 1;
   bool trajectories = false;
   int64_t max_num_seqs = 64, max_num_batched_tokens = 256;
   bool prefix_caching = true;

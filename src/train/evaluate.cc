@@ -26,6 +26,7 @@
 #include "models/rope_length.h"
 #include "parallel/schedules/schedule.h"
 #include "train/preference.h"
+#include "train/token_metrics.h"
 
 namespace hocket::train {
 
@@ -141,6 +142,7 @@ HeldOut Evaluator::Impl::evaluate(const HeldOutSet& set, const std::vector<int64
   result.sequences = std::ssize(which);
   result.of = set.rows->size();
   PreferenceStats stats(run.config);
+  TokenMetrics of_tokens;
   const std::optional<double> divergence = divergence_of(set, which);
   int64_t done = 0;
   const auto run_batch = [&](HeldOutBatch& of) {
@@ -155,6 +157,8 @@ HeldOut Evaluator::Impl::evaluate(const HeldOutSet& set, const std::vector<int64
     result.targets += inputs ? inputs->places.count() : of.batch.num_targets();
     if (inputs) {
       stats.add(*inputs, answer_outputs(session));
+    } else {
+      of_tokens.add(session);
     }
     result.nats += session.loss();
     done = std::min(done + of.batch.rows, result.sequences);
@@ -164,6 +168,8 @@ HeldOut Evaluator::Impl::evaluate(const HeldOutSet& set, const std::vector<int64
   if (preferences) {
     result.bytes = 0;
     result.values = stats.means();
+  } else {
+    result.values = of_tokens.means(static_cast<double>(result.targets));
   }
   return result;
 }

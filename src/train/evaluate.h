@@ -31,7 +31,7 @@ struct HeldOut {
   int64_t targets = 0;  ///< of preferences pairs or answers
   int64_t bytes = 0;    ///< of the text that the targets stand for; 0: of preferences
   int64_t sequences = 0, of = 0;  ///< those that were run, and those that there are
-  Values values;                  ///< of preferences
+  Values values;                  ///< of preferences, of fine-tuning
   bool complete() const { return sequences == of; }
   std::string read_text() const;  ///< "all held-out files", "32 of 98 held-out sequences"
   /// Returns "held-out", or the name of the set.

@@ -87,7 +87,7 @@ FrozenModel::FrozenModel(const engine::Run& run, const std::string& model, engin
   if (!frozen_.adapter.empty()) {
     described_ += " and " + frozen_.adapter;
   }
-  programs_ = std::make_unique<engine::Programs>(frozen_, policy.ranks());
+  programs_ = std::make_unique<engine::Programs>(frozen_, policy.ranks(), policy.inspect());
 }
 
 FrozenModel::~FrozenModel() = default;

@@ -29,7 +29,8 @@ class FrozenModel {
  public:
   /// `model`: MODEL; empty: the weights that a training begins with, or under an adapter the model
   /// without it. Under an adapter it has a store of its own where modules are trained in full
-  /// beside that. Requires: run and readers outlive it.
+  /// beside that. Its programs are inspected as the policy's. Requires: run, policy and readers
+  /// outlive it.
   FrozenModel(const engine::Run& run, const std::string& model, engine::Programs& policy,
               TrainedReaders& readers);
   ~FrozenModel();

@@ -35,7 +35,7 @@ struct StepMetrics {
   int64_t world = 1;
   int64_t peak_bytes = 0, planned_bytes = 0;  ///< memory of the rank that takes most, needs most
   std::vector<LayerLoad> expert_load;         ///< of every layer with experts
-  Values values;                              ///< of preferences
+  Values values;                              ///< of preferences, of fine-tuning
   bool emulated = false;                      ///< durations are emulated (emulate.cluster)
 
   double tokens_per_s() const { return static_cast<double>(tokens) / step_s; }

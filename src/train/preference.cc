@@ -111,6 +111,8 @@ void PreferenceStats::add(const PreferenceInputs& inputs, const AnswerOutputs& o
     sum.logps += policy[at];
     sum.rewards += beta * ratio;
     sum.logits += outputs.logits[at];
+    sum.entropies += outputs.entropies[at];
+    sum.misses += outputs.misses[at];
     sum.tokens += places.lengths()[at];
     ++sum.count;
     if (pairs && side == kChosen) {
@@ -142,6 +144,12 @@ Values PreferenceStats::means() const {
   }
   if (divergence_) {
     values.push_back({"kl", *divergence_});
+  }
+  if (const double tokens = chosen_.tokens + rejected_.tokens; tokens > 0) {
+    values.push_back({"entropy", (chosen_.entropies + rejected_.entropies) / tokens});
+  }
+  if (chosen_.tokens > 0) {
+    values.push_back({"mean_token_accuracy", 1 - chosen_.misses / chosen_.tokens});
   }
   return values;
 }
@@ -297,7 +305,8 @@ void Preferences::end_computing() {
 }
 
 AnswerOutputs answer_outputs(const engine::Session& session) {
-  return {of_places(session, names::kAnswerLogprobs), of_places(session, names::kAnswerLogits)};
+  return {of_places(session, names::kAnswerLogprobs), of_places(session, names::kAnswerLogits),
+          of_places(session, names::kAnswerEntropies), of_places(session, names::kAnswerMisses)};
 }
 
 }  // namespace hocket::train

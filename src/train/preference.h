@@ -74,9 +74,9 @@ struct PreferenceInputs {
 };
 
 /// Outputs of a step under the policy, by place: sums over an answer's tokens of their
-/// log-probabilities, and of their mean logits.
+/// log-probabilities, mean logits, entropies, and misses (ops/token_logprobs.cc).
 struct AnswerOutputs {
-  std::vector<double> logprobs, logits;
+  std::vector<double> logprobs, logits, entropies, misses;
 };
 
 /// Sums of a step's answers, for their means over steps. The divergence is that of the last one.
@@ -88,7 +88,7 @@ class PreferenceStats {
 
  private:
   struct Sum {
-    double logps = 0, rewards = 0, logits = 0, tokens = 0;
+    double logps = 0, rewards = 0, logits = 0, entropies = 0, misses = 0, tokens = 0;
     int64_t count = 0;
     double mean_reward() const { return rewards / static_cast<double>(count); }
     void put(const char* side, Values* values) const;

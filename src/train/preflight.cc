@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "cost/flops.h"
 #include "engine/emulate.h"
+#include "engine/weights.h"
 #include "models/build.h"
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"
@@ -185,6 +186,14 @@ void prove(const engine::Run& run, const engine::Compiled& compiled,
         "", "evaluation: " + summary_of(run, "program of the evaluation",
                                         check::check(evaluation->program, evaluation->reference)));
   }
+}
+
+engine::Programs::Inspect prove_others(const engine::Run& run) {
+  return [&run](const engine::Compiled& compiled) {
+    const std::string& purpose = compiled.program.purpose;
+    if (purpose.empty() || purpose == engine::evaluation(run).lowering.purpose) return;
+    engine::expect_proven(run, compiled, fmt::format("computes {}", purpose));
+  };
 }
 
 namespace {

@@ -40,6 +40,11 @@ struct Prediction {
 void prove(const engine::Run& run, const engine::Compiled& compiled,
            const engine::Compiled* evaluation, Prediction& result);
 
+/// Returns the static check of programs beside a training's own and its evaluation's, which
+/// preflight() proves: log-probabilities of a policy and its reference. Requires: the run outlives
+/// it.
+engine::Programs::Inspect prove_others(const engine::Run& run);
+
 /// Prints and returns the prediction; `weights` describes the initial weights. All processes time
 /// the links between them, the first one the tasks, while the others wait for the step's time.
 /// Throws Error (exit code 2) with the verdict if the check refuses the program, or the

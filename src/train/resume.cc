@@ -39,6 +39,18 @@ json current_config(const checkpoint::Checkpoint& from) {
       train.erase(former);
     }
   }
+  // Rewards that were saved before a key was there have its default.
+  const json::json_pointer rewards("/rl/rewards");
+  if (config.contains(rewards)) {
+    engine::RunConfig defaults;
+    const json all = parse_config(defaults, "rl: {rewards: [{type: exact}]}", "defaults").to_json();
+    for (json& reward : config[rewards]) {
+      if (!reward.is_object()) continue;
+      json complete = all.at(rewards).at(0);
+      complete.update(reward);
+      reward = std::move(complete);
+    }
+  }
   return config;
 }
 
@@ -99,7 +111,7 @@ void compare_rl(const json& saved, const json& now, const Compare& compare) {
     bool is_free = key.starts_with("eval_");
     for (const char* free :
          {"trajectories", "reward_workers", "max_failed_rewards", "strict", "prefix_caching",
-          "kv_cache_memory", "max_num_seqs", "max_num_batched_tokens"}) {
+          "kv_cache_memory", "max_num_seqs", "max_num_batched_tokens", "right_from"}) {
       is_free = is_free || key == free;
     }
     if (is_free) continue;
@@ -190,7 +202,9 @@ std::string Position::to_json() const {
       .member("best_rows", best.rows)
       .member("evaluations_worse", best.worse)
       .member("prompts", prompts)
-      .member("tokens", tokens);
+      .member("tokens", tokens)
+      .member("generated", generated)
+      .member("warmups", warmups);
   if (beginning) {
     out.member("beginning", *beginning);
   }
@@ -232,6 +246,8 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   position.best.worse = in.get_int("evaluations_worse", 0);
   position.prompts = in.get_int("prompts", 0);
   position.tokens = in.get_int("tokens", 0);
+  position.generated = in.get_int("generated", position.tokens);
+  position.warmups = in.get_int("warmups", 0);
   if (in.has("best_of")) {
     position.best.set = in.get_string("best_of");
   }

@@ -24,13 +24,15 @@ struct Position {
   check::Certificate certificate;  ///< of the program that trained; empty hashes: not known
   std::string began_with;          ///< "random, seed 1", "from <folder>"; empty: not known
   FrozenFiles frozen;              ///< files that are read again, as they were when the run began
-  Course course;        ///< where the run ends; of 0 steps: a checkpoint that does not say
-  int64_t skipped = 0;  ///< steps that changed nothing
-  double time_s = 0;    ///< spent in steps
-  Best best;            ///< of the evaluations so far
-  std::string kernels;  ///< kernels::cpu_level of its last steps; empty: not known
-  int64_t prompts = 0;  ///< rl: that were sampled so far, groups left out among them
-  int64_t tokens = 0;   ///< rl: of samples, with their prompts, in updates so far
+  Course course;          ///< where the run ends; of 0 steps: a checkpoint that does not say
+  int64_t skipped = 0;    ///< steps that changed nothing
+  double time_s = 0;      ///< spent in steps
+  Best best;              ///< of the evaluations so far
+  std::string kernels;    ///< kernels::cpu_level of its last steps; empty: not known
+  int64_t prompts = 0;    ///< rl: that were sampled so far, groups left out among them
+  int64_t tokens = 0;     ///< rl: of samples, with their prompts, in updates so far
+  int64_t generated = 0;  ///< rl: of samples, with their prompts, in steps so far, once for each
+  int64_t warmups = 0;    ///< rl: steps so far that trained the critic alone
   /// Tokens before each text of examples or prompts, which none but training knows afterwards;
   /// nothing: of prepared texts. Saver sets it, data::beginning_of_text reads it, of() does not.
   std::optional<std::vector<int64_t>> beginning;

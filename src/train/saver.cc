@@ -106,6 +106,14 @@ std::vector<std::string> Saver::read_files(const RunData& data) {
   return notes;
 }
 
+void Saver::set_file(const std::string& name, std::string text) {
+  if (text.empty()) {
+    files_.texts.erase(name);
+  } else {
+    files_.texts[name] = std::move(text);
+  }
+}
+
 void Saver::set_last(const std::string& checkpoint) {
   last_ = checkpoint;
   stop_.set_resume(last_.empty() ? "there is no checkpoint yet: the same command starts over"

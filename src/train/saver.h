@@ -34,6 +34,9 @@ class Saver {
   /// from, or the tokenizer of the data; with the chat template that the run names. Returns
   /// sentences about changes and omissions.
   std::vector<std::string> read_files(const RunData& data);
+  /// Adds a file to the checkpoints to come, beside those of read_files(); without text: removes
+  /// it.
+  void set_file(const std::string& name, std::string text);
   /// Sets the newest checkpoint, at first the one that the run starts from; empty: none. From then
   /// on a signal that ends the process says it.
   void set_last(const std::string& checkpoint);

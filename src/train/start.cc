@@ -67,6 +67,7 @@ bool find_checkpoint(const engine::Run& run, const RunData& data,
   start.frozen = position.frozen;
   start.prompts = position.prompts;
   start.tokens = position.tokens;
+  start.generated = position.generated;
   // The same bits again: not the fastest kernels of this processor, but those of the steps before.
   if (!position.kernels.empty() && !kernels::use_cpu_level(position.kernels)) {
     start.kernels = position.kernels;

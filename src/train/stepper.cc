@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <sstream>
 
 #include "base/clock.h"
@@ -96,6 +97,19 @@ StepMetrics Stepper::run(double learning_rate) {
   return metrics;
 }
 
+StepMetrics Stepper::skip(double learning_rate) {
+  begin_ns_ = now_ns();
+  steps_ = nullptr;
+  StepMetrics metrics = parts_.known;
+  metrics.step = ++done_.step;
+  metrics.lr = learning_rate;
+  metrics.loss = metrics.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  metrics.skipped = ++done_.skipped;
+  complete(metrics);
+  parts_.metrics(metrics);
+  return metrics;
+}
+
 /// Decides whether the step counts, is skipped, or ends the run.
 void Stepper::judge(StepMetrics& metrics) {
   const bool skipped = is_skipped(section_, metrics.grad_norm);
@@ -142,7 +156,9 @@ void Stepper::complete(StepMetrics& metrics) {
   metrics.world = run_.plan.world();
   metrics.peak_bytes = memory_.most();
   metrics.planned_bytes = engine::most_planned(parts_.planned);
-  metrics.expert_load = expert_load(*steps_);
+  if (steps_ != nullptr) {
+    metrics.expert_load = expert_load(*steps_);
+  }
   metrics.emulated = run_.config.emulate.on();
   if (parts_.measure) {
     parts_.measure(metrics);

@@ -67,6 +67,9 @@ class Stepper {
   /// train.on_nonfinite rejects changes nothing and counts as skipped. Throws Error if its loss or
   /// norm is not finite and should be, or after ten consecutive skipped steps.
   StepMetrics run(double learning_rate);
+  /// Counts a step that has nothing to train, in place of prepare() and run(): no program runs, and
+  /// loss and gradient norm are not numbers.
+  StepMetrics skip(double learning_rate);
   /// Adds seconds that were spent for the next step outside of it, such as on its samples.
   void spend(double seconds) { done_.seconds += seconds; }
 
@@ -87,7 +90,7 @@ class Stepper {
   StepperParts parts_;
   StepsDone done_;
   std::optional<engine::Batch> batch_;  ///< of the step that was prepared
-  engine::Session* steps_ = nullptr;    ///< the session that runs it
+  engine::Session* steps_ = nullptr;    ///< the session that runs it; null: it has nothing to run
   int64_t begin_ns_ = 0;                ///< time of prepare()
   int64_t saved_ns_;                    ///< when a checkpoint was saved last
   bool time_to_save_ = false;

@@ -58,6 +58,11 @@ std::string event_at(int64_t step) {
          integer_field(2, static_cast<uint64_t>(step));
 }
 
+/// Returns whether a tag says where in the training a line stands.
+bool is_position(const std::string& tag) {
+  return tag == "step" || tag == "time_s" || tag == "tokens";
+}
+
 uint64_t masked(const std::string& bytes) {
   const uint32_t crc = crc32c(bytes);
   return static_cast<uint32_t>((crc >> 15 | crc << 17) + 0xa282ead8u);
@@ -100,7 +105,7 @@ void EventFile::append(const std::string& line) {
   const nlohmann::json values = parse_json(line, path_);
   std::string summary;
   for (const auto& [tag, value] : values.items()) {
-    if (!value.is_number() || tag.find('/') == std::string::npos) continue;
+    if (!value.is_number() || is_position(tag)) continue;
     summary +=
         bytes_field(kValue, bytes_field(kTag, tag) + float_field(kSimpleValue, value.get<float>()));
   }

@@ -30,6 +30,7 @@
 #include "train/start.h"
 #include "train/stepper.h"
 #include "train/stop.h"
+#include "train/token_metrics.h"
 
 namespace hocket::train {
 
@@ -89,7 +90,7 @@ class Trainer {
   std::unique_ptr<data::TrainingRows> loader_;
   Prediction prediction_;
   runtime::LocalRanks ranks_;
-  engine::Programs programs_{run_, ranks_};
+  engine::Programs programs_{run_, ranks_, prove_others(run_)};
   engine::Session* session_ = nullptr;
   std::unique_ptr<Evaluator> evaluator_;
   RunReport report_{run_, *data_, prediction_};
@@ -356,10 +357,15 @@ StepperParts Trainer::parts_of_stepper() {
     return StepData{std::move(batch), targets};
   };
   parts.measure = [this](StepMetrics& metrics) {
-    if (!inputs_) return;
-    PreferenceStats stats(run_.config);
-    stats.add(*inputs_, answer_outputs(*session_));
-    metrics.values = stats.means();
+    if (inputs_) {
+      PreferenceStats stats(run_.config);
+      stats.add(*inputs_, answer_outputs(*session_));
+      metrics.values = stats.means();
+      return;
+    }
+    TokenMetrics of_tokens;
+    of_tokens.add(*session_);
+    metrics.values = of_tokens.means(1);  // the loss's scale makes means
   };
   parts.metrics = [this](const StepMetrics& metrics) { report_step(metrics); };
   parts.save = [this](const StepsDone& done) { save(done); };

@@ -16,6 +16,9 @@ import unittest
 
 import cli_util
 
+sys.path.insert(0, os.path.join(cli_util.ROOT, "tools"))
+import quickstart_chat  # pylint: disable=wrong-import-position
+
 TOOL = os.path.join(cli_util.ROOT, "tools", "quickstart_chat.py")
 HAS_RL = subprocess.run([cli_util.HOCKET, "rl", "--help"], capture_output=True, check=False).returncode == 0
 VOID = {"meta", "line", "circle", "polyline", "br", "link", "img"}
@@ -163,6 +166,9 @@ class QuickstartChat(unittest.TestCase):
         self.assertRegex(r.stderr, r"^\[quickstart\] `hocket generate .*` ended with exit code 2:\n.*broken\.gguf")
         with open(os.path.join(other, "state.json"), encoding="utf-8") as f:
             self.assertNotIn("done", json.load(f)["steps"]["before"])
+        # The page has the finished steps nevertheless.
+        with open(os.path.join(other, "report.html"), encoding="utf-8") as f:
+            self.assertIn("broken.gguf", f.read())
 
     def test_no_network_and_no_model(self):
         """Without network the error names the file and both ways to give it; the small scale makes a model. The copy
@@ -187,6 +193,22 @@ class QuickstartChat(unittest.TestCase):
         self.assertEqual(0, r.returncode, r.stderr)
         self.assertIn("not to be had: a tiny model, made here, takes its place", r.stdout)
         self.assertTrue(os.path.exists(os.path.join(copy, "runs/quickstart-chat/report.html")))
+
+    def test_texts_may_have_any_ends_of_lines(self):
+        texts = ["a\u2028b", "c\x85d", "e\nf", ""]
+        lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+        self.assertEqual(texts, quickstart_chat.json_texts(lines))
+
+    def test_a_proxy_is_not_asked_for_this_machine(self):
+        curl = next(command for command in self.state()["serve"]["commands"] if command.startswith("curl"))
+        self.assertIn("--noproxy", curl)
+
+    def test_help_installs_nothing(self):
+        r = subprocess.run([os.path.join(cli_util.ROOT, "quickstart"), "chat", "--help"], capture_output=True, text=True,
+                           check=False, timeout=60)
+        self.assertEqual((0, ""), (r.returncode, r.stderr))
+        self.assertIn("--rl-updates", r.stdout)
+        self.assertNotIn("[setup]", r.stdout)
 
     def test_data(self):
         """No held-out question is in the training data, and every page that an answer names exists."""

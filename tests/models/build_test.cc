@@ -142,6 +142,21 @@ TEST(Build, TrainHasLossesCountsAndInputs) {
   }
 }
 
+TEST(Build, MetricsOfTokensAreOutputsBesideTheLoss) {
+  for (const bool grad : {true, false}) {
+    BuildOptions o = options(Mode::train);
+    o.grad = grad;
+    o.token_metrics = true;
+    const Graph g = build(config("llama"), o);
+    expect_well_formed(g);
+    EXPECT_EQ(g.losses.size(), 1u);
+    ASSERT_EQ(g.outputs.size(), 2u);
+    for (const char* name : {"entropy_sum", "misses_sum"}) {
+      EXPECT_EQ(to_string(get(g, name).type), "f64[1]");
+    }
+  }
+}
+
 TEST(Build, ParamsHaveTheStatedShapesAndInit) {
   const Graph g = build(config("qwen3_moe"), options(Mode::train));
   const std::map<std::string, Dims> shapes = {

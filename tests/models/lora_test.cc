@@ -12,6 +12,7 @@
 #include "autodiff/autodiff.h"
 #include "base/error.h"
 #include "models/build.h"
+#include "ops/op.h"
 
 namespace hocket::models {
 namespace {
@@ -341,6 +342,38 @@ TEST(Lora, PatternsSetRankAndScale) {
     EXPECT_EQ(module.r, other ? 4 : 2);
     EXPECT_DOUBLE_EQ(module.scale, (query ? 3.0 : 6.0) / std::sqrt(other ? 4.0 : 2.0));
   }
+}
+
+/// Metrics stand behind the gradient that a frozen head does not have.
+TEST(Freeze, AFrozenHeadKeepsItsMetrics) {
+  BuildOptions options;
+  options.tokens = 8;
+  options.token_metrics = true;
+  const graph::Graph whole = build(small_llama(), options);
+  graph::Graph graph = whole;
+  freeze(graph, {"lm_head.weight"}, "test");
+  EXPECT_EQ(graph.tensors.size() + 1, whole.tensors.size());
+  ASSERT_EQ(graph.outputs.size(), 2u);
+  EXPECT_EQ(graph.tensor(graph.outputs[0]).name, "entropy_sum");
+  EXPECT_EQ(graph.tensor(graph.outputs[1]).name, "misses_sum");
+  EXPECT_EQ(graph.tensor(graph.losses[0]).name, "loss");
+  std::vector<std::string> summed;
+  for (const graph::Node& node : graph.nodes) {
+    std::vector<graph::TensorType> in, out;
+    for (const graph::TensorId id : node.in) {
+      in.push_back(graph.tensor(id).type);
+    }
+    for (const graph::TensorId id : node.out) {
+      out.push_back(graph.tensor(id).type);
+    }
+    EXPECT_EQ(ops::find(node.op).infer(node.attrs, in), out) << node.op;
+    if (node.op == "token_sum") {
+      summed.push_back(graph.tensor(node.in[0]).name);
+    }
+  }
+  EXPECT_EQ(summed, (std::vector<std::string>{"loss.3", "loss.4"}));
+  autodiff::differentiate(graph);
+  EXPECT_FALSE(graph.grads.empty());
 }
 
 TEST(Freeze, FreezesMatchingParametersAndRefusesUnknownPatterns) {

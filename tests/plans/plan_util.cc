@@ -389,6 +389,8 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
     const char* const losses[] = {"sigmoid", "sigmoid_norm", "ipo", "hinge"};
     c.text += fmt::format("objective: {}\npreference: {{loss_type: {}, answers_per_sequence: 2}}\n",
                           objective, losses[objectives.below(4)]);
+  } else if (any_keys && objectives.below(4) == 0) {
+    c.text += "objective: sft\n";
   }
   const std::string kind =
       (moe ? "moe" : "dense") + (window > 0 ? fmt::format(" window {}", window) : "");
@@ -612,6 +614,26 @@ Logits logits(const Case& c) { return logits_of(c, false); }
 
 Logits logits_on_one_rank(const Case& c) { return logits_of(c, true); }
 
+namespace {
+
+/// Returns the numbers that the program has beside the loss, one micro-batch after the other: sums
+/// over answers or over targets.
+std::map<std::string, std::vector<double>> metrics_of(const engine::Session& session) {
+  std::map<std::string, std::vector<double>> metrics;
+  for (const graph::TensorId id : session.graph().outputs) {
+    const graph::Tensor& tensor = session.graph().tensor(id);
+    if (tensor.type.dtype != graph::DType::f64 || tensor.name == graph::names::kGradNorm) continue;
+    std::vector<double>& all = metrics[tensor.name];
+    for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
+      const std::vector<double> some = session.collect_as<double>(tensor.name, m);
+      all.insert(all.end(), some.begin(), some.end());
+    }
+  }
+  return metrics;
+}
+
+}  // namespace
+
 Outcome train(const Case& c, const TrainOptions& train_options) {
   const bool single = train_options.on_one_rank;
   engine::Run run = run_of(c, single, train_options.overrides);
@@ -657,6 +679,7 @@ Outcome train(const Case& c, const TrainOptions& train_options) {
     }
     out.losses.push_back(loss);
     out.norms.push_back(session.collect_as<double>("grad_norm")[0]);
+    out.metrics = metrics_of(session);
   }
   for (const graph::Tensor& t : session.graph().tensors) {
     if (t.kind == graph::TensorKind::param || t.kind == graph::TensorKind::state) {
@@ -713,7 +736,7 @@ std::string difference(const Outcome& many, const Outcome& one, double tolerance
     if (apart(many.norms[step], one.norms[step])) return fmt::format("the norm of step {}", step);
   }
   Rounding rounding(one);
-  for (const Tensors tensors : {&Outcome::grads, &Outcome::params}) {
+  for (const Tensors tensors : {&Outcome::metrics, &Outcome::grads, &Outcome::params}) {
     const auto& found = many.*tensors;
     if (found.size() != (one.*tensors).size()) return "the number of tensors";
     for (const auto& [name, values] : one.*tensors) {

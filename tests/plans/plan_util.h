@@ -40,8 +40,9 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
 
 struct Outcome {
   std::vector<double> losses, norms;
-  std::map<std::string, std::vector<double>> params;  ///< after the steps
-  std::map<std::string, std::vector<double>> grads;   ///< of the first step
+  std::map<std::string, std::vector<double>> metrics;  ///< outputs of the last step's micro-batches
+  std::map<std::string, std::vector<double>> params;   ///< after the steps
+  std::map<std::string, std::vector<double>> grads;    ///< of the first step
   /// Routes of the step that made the gradients, if there was one, and of all others.
   std::shared_ptr<const std::vector<Routes>> routes;
   /// The same run with other last bits of its parameters (Case).

@@ -36,8 +36,16 @@ TokenBatch token_batch(const json& test) {
   engine::RlSection section;
   section.aggregation = fixture::text(test, "aggregation");
   section.horizon = fixture::all().at("horizon").get<int64_t>();
+  section.samples_in_mean = fixture::text(test, "samples_in_mean");
+  section.tokens_in_mean = test.value("tokens_in_mean", section.tokens_in_mean);
   std::vector<LossInputs> loss_inputs = fixture::loss_inputs(data, true);
-  set_weights(section, loss_inputs);
+  const size_t begin = test.value("begin", size_t{0}), end = test.value("end", loss_inputs.size());
+  set_weights(section, loss_inputs, begin, end);
+  for (size_t i = 0; i < loss_inputs.size(); ++i) {
+    if (i < begin || i >= end) {  // of another update of the step
+      loss_inputs[i].weights.assign(loss_inputs[i].old.size(), 0);
+    }
+  }
   const auto list = [&](const char* key) { return fixture::numbers(data.at(key)); };
   TokenBatch batch{.logprobs = list("logprob"),
                    .entropies = list("entropy"),
@@ -146,8 +154,8 @@ void expect_losses_of(const char* package) {
     for (const fixture::Precision& precision : fixture::kPrecisions) {
       const json& want = test.at(precision.name);
       SCOPED_TRACE(fixture::text(test, "batch") + " " + fixture::text(test, "loss") + " kl " +
-                   fixture::text(test, "kl") + " " + fixture::text(test, "aggregation") + " " +
-                   precision.name);
+                   fixture::text(test, "kl") + " " + fixture::text(test, "aggregation") + " of " +
+                   fixture::text(test, "samples_in_mean") + " " + precision.name);
       fixture::expect_near({got.loss}, {want.at("loss").get<double>()}, precision, "loss");
       fixture::expect_near(got.of_logprobs, fixture::numbers(want.at("dlogprob")), precision,
                            "gradient of log-probability");

@@ -19,8 +19,11 @@ for line in sys.stdin:
 """
 
 PLANS = {"dp 2": {"dp": 2}, "tp 2": {"tp": 2}, "pp 2": {"pp": 2}, "dp 2, tp 2": {"dp": 2, "tp": 2},
-         "dp 2, pp 2": {"dp": 2, "pp": 2}, "sharded": {"dp": 2, "shard": {"params": "all"}}}
-OF_EXPERTS = {"ep 2": {"dp": 2, "ep": 2}, "dp 2, tp 2, ep 2": {"dp": 2, "tp": 2, "ep": 2}}
+         "dp 2, pp 2": {"dp": 2, "pp": 2}, "dp 2, tp 2, pp 2": {"dp": 2, "tp": 2, "pp": 2},
+         "dp 2, micro_batch 2": {"dp": 2, "micro_batch": 2}, "sharded": {"dp": 2, "shard": {"params": "all"}}}
+ALL_OF_EXPERTS = {"dp": 2, "ep": 2, "tp": 2, "pp": 2}
+OF_EXPERTS = {"ep 2": {"dp": 2, "ep": 2}, "dp 2, tp 2, ep 2": {"dp": 2, "tp": 2, "ep": 2},
+              "dp 2, ep 2, tp 2, pp 2": ALL_OF_EXPERTS}
 
 
 class Plans(rl_util.RlTest):
@@ -54,7 +57,7 @@ class Plans(rl_util.RlTest):
 
     def expect_equal_logprobs(self, updates):
         for line in updates:
-            self.assertEqual((0, 0), (line["rollout/logprob_diff_max"], line["rollout/logprob_diff_mean"]))
+            self.assertEqual((0, 0), (line["sampling/sampling_logp_difference/max"], line["sampling/sampling_logp_difference/mean"]))
 
     def test_dense(self):
         self.compare(PLANS)
@@ -65,7 +68,7 @@ class Plans(rl_util.RlTest):
     def test_experts_of_sampling_are_taken_again(self):
         """In every update of a step, by the policy's own log-probabilities, too."""
         keys = {"routing_replay": True, "prompts_per_update": 2, "old_logprobs": "trainer", "kl_coef": 0.1}
-        self.compare({**OF_EXPERTS, "tp 2": {"tp": 2}, "pp 2": {"pp": 2}}, rl_util.MOE, 6,
+        self.compare({"ep 2": {"dp": 2, "ep": 2}, "tp 2": {"tp": 2}, "pp 2": {"pp": 2}, "all": ALL_OF_EXPERTS}, rl_util.MOE, 6,
                      rl=keys, train={"steps": 6, "lr": 0.01})
         losses = {}
         for replays in (True, False):
@@ -88,14 +91,30 @@ class Plans(rl_util.RlTest):
     def test_critic(self):
         self.compare({"dp 2": {"dp": 2}, "tp 2": {"tp": 2}}, rl={"advantage": "gae", "lambda": 0.95})
 
-    def test_few_pages_preempt(self):
-        """With little room in the cache samples give way to each other, and are computed again."""
-        self.write_run("one", rl={"kv_cache_memory": 16 * 1024, "max_num_seqs": 8})
-        self.rl("one")
-        self.write_run("all")
-        self.rl("all")
-        self.assertEqual(self.samples("one")[:16], self.samples("all")[:16])
-        self.expect_equal_logprobs(self.metrics("one")[0])
+    def test_few_pages_are_shared_and_taken(self):
+        """Prompts of a group share pages, and samples that give way to others are computed again: under every plan the
+        samples are those of a cache with room for all, without sharing."""
+        for config, plans in ((rl_util.DENSE, ({}, {"dp": 2}, {"tp": 2}, {"dp": 2, "tp": 2, "pp": 2})),
+                              (rl_util.MOE, ({}, ALL_OF_EXPERTS))):
+            config, sections = self.long_prompts(config, prefix_caching=False)
+            self.write_run("room", config, **sections)
+            self.rl("room")
+            samples, (line,) = self.samples("room"), self.metrics("room")[0]
+            self.expect_equal_logprobs([line])
+            self.assertEqual((0, 0), (line["rl/cached_tokens"], line["rl/preemptions"]))
+            for plan in plans:
+                with self.subTest(model=config["model_type"], plan=plan):
+                    config, sections = self.long_prompts(config, kv_cache_memory=rl_util.FEW_PAGES)
+                    self.write_run("few", config, plan=plan, **sections)
+                    self.rl("few")
+                    (line,) = self.metrics("few")[0]
+                    self.expect_equal_logprobs([line])
+                    self.assertGreater(line["rl/cached_tokens"], 0)
+                    self.assertGreater(line["rl/preemptions"], 0)
+                    for one, other in zip(samples, self.samples("few"), strict=True):
+                        self.assertEqual(one[:3], other[:3])
+                    self.remove("few")
+            self.remove("room")
 
     def test_adapter(self):
         """Beside a frozen base: the weights of one step of the warm-up."""
@@ -118,7 +137,7 @@ class Plans(rl_util.RlTest):
         self.expect_equal_logprobs(self.metrics("processes")[0])
 
     def test_further_plans(self):
-        for plan in ({"pp": 4}, {"pp": 2, "pp_schedule": "zb-h1"}, {"pp": 2, "pp_schedule": "gpipe"}, {"dp": 2, "micro_batch": 2},
+        for plan in ({"pp": 4}, {"pp": 2, "pp_schedule": "zb-h1"}, {"pp": 2, "pp_schedule": "gpipe"},
                      {"tp": 2, "sequence_parallel": False, "recompute": "full"}):
             self.write_run("one", plan=plan)
             self.rl("one")
@@ -132,15 +151,29 @@ class Plans(rl_util.RlTest):
             self.remove("one")
 
     def test_refuses_plans_whose_bits_differ(self):
-        for tp in (3, 4):
-            self.write_run("one", plan={"tp": tp})
-            self.assertIn(f"plan.tp is {tp}, which does not divide the", self.rl("one", code=2))
-        self.write_run("one", plan={"cp": 2})
-        self.assertIn("rl.strict", self.rl("one", code=2))
-        self.write_run("one", plan={"cp": 2}, rl={"strict": False})
-        self.rl("one")
-        for line in self.metrics("one")[0]:
-            self.assertLess(line["rollout/logprob_diff_max"], 1e-4)
+        """Those that can run measure and print the difference with strict: false. Tiles may have the same bits."""
+        self.write_run("one", plan={"tp": 3})
+        self.assertIn("plan.tp is 3, which does not divide the", self.rl("one", code=2))
+        four_keys = dict(rl_util.DENSE, num_key_value_heads=4)
+        for config, plan, refused, may_be_equal in (
+                (rl_util.DENSE, {"cp": 2}, "plan.cp is 2: keys are added in the order of ranks", False),
+                (rl_util.DENSE, {"tp": 4}, "plan.tp is 4, which does not divide the 2 key heads", False),
+                (four_keys, {"tp": 4, "comm_tiles": 2}, "plan.comm_tiles is 2: sums have another order", True),
+                (four_keys, {"tp": 4, "all_reduce": "ring"}, "plan.all_reduce is ring: sums have another order", False)):
+            with self.subTest(plan=plan):
+                self.write_run("one", config, plan=plan)
+                said = self.rl("one", code=2)
+                self.assertIn(refused, said)
+                self.assertIn("try rl.strict: false", said)
+                self.write_run("one", config, plan=plan, rl={"strict": False}, train={"steps": 1})
+                said = self.rl("one")
+                largest = self.metrics("one")[0][0]["sampling/sampling_logp_difference/max"]
+                print(f"{plan}: log-probabilities differ by up to {largest:.2g}", flush=True)
+                self.assertLessEqual(largest, 1e-4)
+                if not may_be_equal:
+                    self.assertGreater(largest, 0)
+                self.assertEqual(largest > 0, "log-probabilities differ up to" in said)
+                self.remove("one")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
@@ -75,16 +76,16 @@ class RlReport : public ::testing::Test {
         line.object().member("step", u).member("time_s", 2.0 * static_cast<double>(u));
         line.member("train/loss", 0.1 * std::sin(0.3 * static_cast<double>(u)));
         line.member("train/grad_norm", 1 + x).member("train/lr", 1e-3);
-        line.member("reward", 0.1 + 0.8 * x).member("reward_std", 0.4 - 0.3 * x);
+        line.member("reward", 0.1 + 0.8 * x).member("rl/reward_std_in_group", 0.4 - 0.3 * x);
         line.member("frac_reward_zero_std", x / 2).member("completions/mean_length", 8 - x);
         line.member("completions/clipped_ratio", 0.3 * (1 - x)).member("rewards/failed", 0.0);
         line.member("rewards/" + reward + "/mean", 0.1 + 0.8 * x);
         line.member("rewards/format/mean", x).member("entropy", 2 - x);
         line.member("clip_ratio/low_mean", 0.01).member("clip_ratio/high_mean", 0.02 * x);
         line.member("kl", 0.01 * x).member("approx_kl", 0.001);
-        line.member("rollout/logprob_diff_max", 0.0).member("time/sampling_s", 1.1);
-        line.member("time/reward_wait_s", 0.01).member("time/reference_s", 0.2);
-        line.member("time/old_logprobs_s", 0.0).member("perf/step_s", 0.9);
+        line.member("sampling/sampling_logp_difference/max", 0.0).member("timing_s/gen", 1.1);
+        line.member("timing_s/reward", 0.01).member("timing_s/ref", 0.2);
+        line.member("timing_s/old_log_prob", 0.0).member("perf/step_s", 0.9);
         text += line.end().take() + "\n";
       }
       if (u % 10 == 0) {
@@ -461,9 +462,65 @@ TEST(RlReportMetrics, FailedRewardsOfAnEvaluationAreCounted) {
     sample.rewards["exact"].score = 1;
   }
   samples[3].rewards["exact"].failed = samples[3].reward_failed = true;
-  for (const auto& [name, value] : evaluation_metrics(samples, 1, "exact")) {
+  for (const auto& [name, value] : evaluation_metrics(samples, 1, "exact", 1)) {
     const double expected = name == "pass@1" ? 0.75 : name == "rewards/failed" ? 0.25 : value;
     EXPECT_EQ(value, expected) << name;
+  }
+}
+
+std::map<std::string, double> by_name(const train::Values& values) {
+  return {values.begin(), values.end()};
+}
+
+/// An answer that a judge gives 3 of 10 is right only from a lowest score that says so.
+TEST(RlReportMetrics, AnswersAreRightFromALowestScore) {
+  std::vector<Sample> samples(4);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    samples[i].rewards["judge"].score = std::array{3, 8, 7, 1}[i];
+  }
+  EXPECT_EQ(by_name(evaluation_metrics(samples, 2, "judge", 1)).at("pass@1"), 1);
+  EXPECT_EQ(by_name(evaluation_metrics(samples, 2, "judge", 8)).at("pass@1"), 0.25);
+  EXPECT_EQ(by_name(evaluation_metrics(samples, 2, "judge", 8)).at("pass@2"), 0.5);
+}
+
+TEST(RlReportMetrics, SamplesLeftOutAreNoPartOfMeansOrGroups) {
+  std::vector<Sample> samples(6);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    samples[i].reward = std::array{1, 1, -9, 0, 1, -9}[i];
+    samples[i].rewards["exact"].score = samples[i].reward;
+    samples[i].left_out = samples[i].reward_failed = samples[i].rewards["exact"].failed =
+        i == 2 || i == 5;
+  }
+  EXPECT_TRUE(is_even(std::span(samples).first(3)));
+  EXPECT_FALSE(is_even(std::span(samples).last(3)));
+  EXPECT_TRUE(is_even(std::span(samples).last(2)));  // one alone
+  const auto values = by_name(sample_metrics(samples, 3));
+  EXPECT_EQ(values.at("reward"), 0.75);
+  EXPECT_EQ(values.at("rewards/exact/mean"), 0.75);
+  EXPECT_EQ(values.at("frac_reward_zero_std"), 0.5);
+  EXPECT_NEAR(values.at("rewards/failed"), 1.0 / 3, 1e-15);
+  EXPECT_EQ(by_name(evaluation_metrics(samples, 3, "exact", 1)).at("reward"), 0.75);
+  const std::vector<LossInputs> loss_inputs = loss_inputs_of({}, samples);
+  EXPECT_TRUE(loss_inputs[0].scored && loss_inputs[0].counts);
+  EXPECT_FALSE(loss_inputs[2].scored || loss_inputs[2].counts);
+  EXPECT_TRUE(samples_of(to_bytes(samples))[2].left_out);
+  EXPECT_FALSE(samples_of(to_bytes(samples))[3].left_out);
+  for (Sample& sample : samples) {
+    sample.left_out = sample.rewards["exact"].failed = true;
+  }
+  EXPECT_TRUE(std::isnan(by_name(sample_metrics(samples, 3)).at("reward")));
+  EXPECT_TRUE(std::isnan(by_name(sample_metrics(samples, 3)).at("rewards/exact/mean")));
+}
+
+TEST(RlReportMetrics, AnUpdateThatTrainsNothingMeasuresNothing) {
+  const engine::RlSection section;
+  LossInputs inputs;
+  inputs.old = inputs.advantages = {0, 0};
+  inputs.weights = {0, 0};
+  UpdateStats stats(section);
+  stats.add(inputs, std::vector<double>{-1, -1}, std::vector<double>{1, 1});
+  for (const auto& [name, value] : stats.means()) {
+    EXPECT_TRUE(std::isnan(value)) << name;
   }
 }
 
@@ -478,7 +535,7 @@ TEST(RlReportMetrics, EveryMetricHasAMeaning) {
   for (const auto& [name, value] : stats.means()) {
     all.emplace_back(name, value);
   }
-  for (const auto& [name, value] : evaluation_metrics(step.samples, 2, "exact")) {
+  for (const auto& [name, value] : evaluation_metrics(step.samples, 2, "exact", 1)) {
     all.emplace_back("eval/held_out/" + name, value);
   }
   for (const auto& [name, value] : all) {

@@ -77,6 +77,21 @@ TEST(RewardPool, FailuresArePrintable) {
   EXPECT_EQ(sample.rewards.at("exec").error.find('\033'), std::string::npos);
 }
 
+TEST(RewardPool, FailuresMayBeTrained) {
+  engine::RewardSection broken = command_of("echo NaN");
+  broken.failed_score = 0.5;
+  engine::RlSection section = rl_of({broken});
+  section.failed_samples = "score";
+  RewardPool pool(section, "rl");
+  const Prompt prompt = task_of("1");
+  Sample sample = answer_of("1");
+  pool.add(prompt, sample);
+  pool.wait();
+  EXPECT_TRUE(sample.reward_failed);
+  EXPECT_FALSE(sample.left_out);
+  EXPECT_EQ(sample.reward, 0.5);
+}
+
 TEST(RewardPool, GivesUpWithoutWaitingForPendingRewards) {
   RewardPool pool(rl_of({command_of("sleep 60; echo 1"), section_of("exact")}, 2), "rl");
   const Prompt prompt = task_of("1");
@@ -125,7 +140,7 @@ TEST(RewardPool, RecordsFailures) {
   pool.add(with, first);
   pool.add(without, second);
   pool.wait();
-  EXPECT_TRUE(first.reward_failed);
+  EXPECT_TRUE(first.reward_failed && first.left_out);
   EXPECT_EQ(first.reward, 3 * -1 + 1 + 1);
   const RewardPart& part = first.rewards.at("broken");
   EXPECT_TRUE(part.failed);

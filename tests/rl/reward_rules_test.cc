@@ -248,8 +248,12 @@ TEST(RewardRules, JsonSchemaTakesTheWholeAnswer) {
   EXPECT_EQ(score(schema, R"({"a": 1)"), 0);
   EXPECT_EQ(score(schema, R"(Sure: {"a": 1})"), 0);
   EXPECT_EQ(score(schema, R"({"a": 1} {"a": 1})"), 0);
-  EXPECT_EQ(score(schema, R"({"a": 1, "c": 2})"), 0);
-  EXPECT_EQ(score(schema, R"({"b": "x", "a": 1})"), 0);  // not in the order of the schema
+  EXPECT_EQ(score(schema, R"({"a": 1, "c": 2})"), 1);
+  EXPECT_EQ(score(schema, R"({"b": "x", "a": 1})"), 1);
+  EXPECT_EQ(score(schema, R"({"b": 2, "a": 1})"), 0);
+  EXPECT_EQ(score(schema, R"({"b": "x"})"), 0);
+  EXPECT_EQ(score(schema, "{ \"b\" :\"x\",\n\t\"a\":1.0 }"), 1);
+  EXPECT_EQ(score(schema, R"({"a": NaN})"), 0);
   EXPECT_EQ(score(schema, "{\"a\": 1, \"b\": \"\xff\"}"), 0);
   EXPECT_EQ(score(schema, ""), 0);
   for (const OrderedJson& bad : {OrderedJson(nullptr), OrderedJson(3), OrderedJson("{"),
@@ -258,6 +262,11 @@ TEST(RewardRules, JsonSchemaTakesTheWholeAnswer) {
   }
   EXPECT_TRUE(holds(error_in([&] { score_under(column.get(), nullptr, "{}"); }),
                     "the column json_schema of prompt 7 is missing"));
+  const OrderedJson nested = OrderedJson::parse(R"({"items": {"$ref": "#"}})");
+  EXPECT_EQ(score(nested, "[[], [[1]]]"), 1);
+  EXPECT_TRUE(
+      holds(error_in([&] { score(nested, std::string(5000, '[') + std::string(5000, ']')); }),
+            "more than 1000 values inside one another"));
   // More schemas than are kept.
   for (int round = 0; round < 2; ++round) {
     for (int i = 0; i < 66; ++i) {
@@ -265,6 +274,53 @@ TEST(RewardRules, JsonSchemaTakesTheWholeAnswer) {
       EXPECT_EQ(score({{"const", i}}, std::to_string(i + 1)), 0);
     }
   }
+}
+
+TEST(RewardRules, JsonSchemaLimitsFurtherProperties) {
+  const auto column = rule("json_schema");
+  const auto score = [&](const char* schema, const std::string& answer) {
+    return part_under(column.get(), task_of(nullptr, {{"json_schema", OrderedJson::parse(schema)}}),
+                      answer_of(answer))
+        .score;
+  };
+  const char* closed = R"({"properties": {"a": {}}, "additionalProperties": false})";
+  EXPECT_EQ(score(closed, R"({"a": [null]})"), 1);
+  EXPECT_EQ(score(closed, R"({"a": 1, "c": 2})"), 0);
+  EXPECT_EQ(score(closed, "3"), 1);  // keywords of objects restrict no number
+  const char* typed = R"({"properties": {"a": {}}, "additionalProperties": {"type": "integer"}})";
+  EXPECT_EQ(score(typed, R"({"c": 2, "a": "x"})"), 1);
+  EXPECT_EQ(score(typed, R"({"c": "x"})"), 0);
+  const char* one = R"({"oneOf": [{"type": "integer"}, {"minimum": 2}]})";
+  EXPECT_EQ(score(one, "1"), 1);
+  EXPECT_EQ(score(one, "3"), 0);
+  // A value may take as many steps as any other before it.
+  std::string numbers = "[0";
+  for (int i = 0; i < 20'000; ++i) {
+    numbers += ",1";
+  }
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_EQ(score(R"({"items": {"type": "integer"}})", numbers + "]"), 1);
+  }
+  EXPECT_NE(
+      error_in([&] { score(R"({"properties": {"a": {"items": {"type": "colour"}}}})", "{}"); }),
+      "");
+}
+
+TEST(RewardRules, JsonSchemaStrictTakesWrittenTexts) {
+  engine::RewardSection section;
+  section.type = "json_schema";
+  section.form = "strict";
+  const auto strict = make_reward(section, "rl.rewards[0]");
+  const OrderedJson schema = OrderedJson::parse(
+      R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
+          "required": ["a"]})");
+  const auto score = [&](const std::string& answer) {
+    return part_under(strict.get(), task_of(nullptr, {{"json_schema", schema}}), answer_of(answer))
+        .score;
+  };
+  EXPECT_EQ(score(R"({"a": 1, "b": "x"})"), 1);
+  EXPECT_EQ(score(R"({"a": 1, "c": 2})"), 0);
+  EXPECT_EQ(score(R"({"b": "x", "a": 1})"), 0);  // not in the order of the schema
 }
 
 TEST(RewardRules, JsonSchemaOfAFile) {
@@ -300,6 +356,7 @@ TEST(RewardRules, SectionsThatLackSomethingAreRefused) {
   EXPECT_NE(error([](auto* s) { s->type = "length"; }), "");
   EXPECT_NE(error([](auto* s) { s->type = "magic"; }), "");
   EXPECT_TRUE(holds(error([](auto* s) { s->pattern = "a"; }), "pattern is a key of regex"));
+  EXPECT_TRUE(holds(error([](auto* s) { s->form = "strict"; }), "form is a key of json_schema"));
   EXPECT_TRUE(holds(error([](auto* s) { s->command = "a"; }), "command is a key of exec"));
   EXPECT_EQ(error([](auto* s) { s->timeout_s = 5; }),
             "[rl.rewards[2]] timeout_s is a key of exec and http; the type is exact");

@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import signal
+import statistics
 import subprocess
 import time
 import unittest
@@ -109,6 +110,7 @@ class HostileRewards(rl_util.RlTest):
         for row in rows:
             fault, part = faults[row["prompt"]], row["rewards"]["exec"]
             seen.add(fault)
+            self.assertEqual(fault != "", row["remove_sample"])
             if fault:
                 self.assertTrue(part["failed"], f"{fault}: {part}")
                 self.assertIn(FAULTS[fault], part["error"], fault)
@@ -117,8 +119,18 @@ class HostileRewards(rl_util.RlTest):
                 self.assertFalse(part.get("failed"), part)
                 self.assertEqual((0.5, 0.5, {"style": 2}), (part["score"], row["reward"], part["details"]))
         self.assertEqual({*FAULTS, ""}, seen)
-        # The reward of the step is that of all samples, those with a failure too.
+        # The reward of the step is that of the samples that were scored.
+        self.assertAlmostEqual(0.5, updates[0]["reward"])
+        self.assertAlmostEqual(0.5, updates[0]["rewards/exec/mean"])
+        # All of these have one reward: the loss has no gradient, and failures give it none.
+        self.assertEqual(0, updates[0]["train/grad_norm"])
+
+    def test_failures_may_be_trained(self):
+        self.write("trained", max_failed_rewards=0.5, failed_samples="score")
+        self.rl("trained")
+        updates, _ = self.metrics("trained")
         self.assertAlmostEqual(0.125, updates[0]["reward"])
+        self.assertFalse(any(row["remove_sample"] for row in self.rows("trained")))
 
     def test_above_the_limit(self):
         self.write("above", max_failed_rewards=0.49)
@@ -148,6 +160,51 @@ for i, line in enumerate(sys.stdin):
         self.rl("gone")
         self.assertEqual([1, 2, 3, 4], [line["step"] for line in self.metrics("gone")[0]])
 
+    def weights(self, *names):
+        """Bytes of a checkpoint's tensors, those of the optimizer too, by file and name."""
+        found = {}
+        for path in glob.glob(os.path.join(self.path(*names), "**", "*.safetensors"), recursive=True):
+            with open(path, "rb") as f:
+                header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+                data = f.read()
+            for name, tensor in header.items():
+                if name != "__metadata__":
+                    found[os.path.basename(path), name] = data[slice(*tensor["data_offsets"])]
+        return found
+
+    def test_nothing_to_train_changes_nothing(self):
+        """Steps whose rewards all fail keep every bit of weights and moments, and measure nothing."""
+        with open(self.path("once.py"), "w", encoding="utf-8") as f:
+            f.write("""import sys
+for line in sys.stdin:
+    with open(sys.argv[1], "a") as f:  # outlives the command, which a failure ends
+        f.write(".")
+        i = f.tell()
+    print(i % 2 if i <= 16 else "NaN", flush=True)
+""")
+        for name, advantage, plan in (("one", "grpo", {}), ("two", "grpo", {"dp": 2}), ("critic", "gae", {"dp": 2})):
+            reward = {"type": "exec", "command": f"exec python3 -S once.py {name}.count", "processes": 1, "retries": 0}
+            self.write_run(name, data=rl_util.only(self.path("task/train.jsonl")), plan=plan,
+                           train={"steps": 4, "save_every": 1, "keep_last": 10},
+                           rl={"rewards": [reward], "max_failed_rewards": 1, "advantage": advantage})
+            self.rl(name)
+            updates, _ = self.metrics(name)
+            self.assertGreater(updates[0]["train/grad_norm"], 0)
+            self.assertEqual([0, 1, 2, 3], [line.get("train/skipped", 0) for line in updates])
+            for line in updates[1:]:
+                for key in ("train/loss", "train/grad_norm", "entropy", "ratio", "approx_kl", "reward", "reward_std", "loss",
+                            "actor/pg_loss", "critic/score/mean", "critic/advantages/mean"):
+                    self.assertIsNone(line[key], key)
+                self.assertEqual(1, line["rewards/failed"])
+                if advantage == "gae":
+                    for key in ("vf_loss", "vf_explained_var", "grad_norm", "values/mean"):
+                        self.assertIsNone(line["critic/" + key], key)
+            for part in ([], ["critic"])[:1 + (advantage == "gae")]:
+                saved = [self.weights(name, *part, "checkpoints", f"step-{step:06}") for step in (1, 4)]
+                self.assertEqual(saved[0].keys(), saved[1].keys())
+                self.assertTrue(any("optimizer" in tensor or "exp_avg" in tensor for _, tensor in saved[0]), saved[0].keys())
+                self.assertEqual([], [tensor for tensor in saved[0] if saved[0][tensor] != saved[1][tensor]], f"{name} {part}")
+
     def test_updates_before_one_that_ends_the_run_are_saved(self):
         """Ten updates in a row that change nothing end the run: with a checkpoint of those before the tenth."""
         with open(self.path("half.py"), "w", encoding="utf-8") as f:
@@ -171,7 +228,7 @@ class KilledRewards(rl_util.RlTest):
 
     def lines(self, name):
         updates, evaluations = self.metrics(name)
-        return [{key: value for key, value in line.items() if not key.startswith(("time", "perf/", "memory/"))}
+        return [{key: value for key, value in line.items() if not key.startswith(("time", "timing_s/", "perf/", "memory/"))}
                 for line in updates + evaluations]
 
     def test_run_goes_on(self):
@@ -366,6 +423,46 @@ class BadRuns(rl_util.RlTest):
         self.assertIn("objective is not rl; expected objective: rl, or `hocket train`", self.hocket("rl", path, code=2))
 
 
+class Names(rl_util.RlTest):
+    def test_metrics_of_trl_and_verl(self):
+        """Names of both, by their definitions, beside the trajectories of the step."""
+        self.write_run("run", rl={"prompts_per_update": 2, "epochs": 2, "overlong": {"buffer": 3, "penalty": 0.5},
+                                  "clip_low": 0.01, "clip_high": 0.01}, train={"steps": 8})
+        self.rl("run")
+        updates, _ = self.metrics("run")
+        with open(self.path("run/trajectories/step-000001.jsonl"), encoding="utf-8") as f:
+            rows = [json.loads(line) for line in f]
+        line, lengths = updates[0], [row["response_length"] for row in rows]
+        rewards = [row["reward"] for row in rows]
+        scores = [row.get("shaped_reward", row["reward"]) for row in rows]
+        ended = [row["response_length"] for row in rows if row["status"] == "completed"]
+        wanted = {"reward": statistics.fmean(rewards), "reward_std": statistics.stdev(rewards),
+                  "critic/score/mean": statistics.fmean(scores), "critic/rewards/min": min(scores),
+                  "response_length/mean": statistics.fmean(lengths), "completions/min_length": min(lengths),
+                  "response_length/clip_ratio": statistics.fmean(n == 6 for n in lengths),
+                  "completions/clipped_ratio": 1 - len(ended) / len(rows),
+                  "completions/max_terminated_length": max(ended, default=0),
+                  "num_tokens": sum(len(row["tokens"]) for row in rows),
+                  "loss": line["train/loss"], "grad_norm": line["train/grad_norm"], "learning_rate": line["train/lr"],
+                  "actor/pg_loss": line["train/loss"], "actor/grad_norm": line["train/grad_norm"], "actor/lr": 0.01,
+                  "actor/entropy": line["entropy"], "actor/pg_clipfrac": line["clip_ratio/region_mean"],
+                  "actor/ppo_kl": 0, "prompt_length/max": max(len(row["tokens"]) - row["response_length"] for row in rows)}
+        for name, value in wanted.items():
+            self.assertAlmostEqual(value, line[name], delta=1e-5 * max(1, abs(value)), msg=name)
+        # A step has four updates; its tokens are counted once.
+        self.assertEqual([line["num_tokens"]] * 4, [update["num_tokens"] for update in updates[:4]])
+        with open(self.path("run/trajectories/step-000005.jsonl"), encoding="utf-8") as f:
+            more = sum(len(json.loads(row)["tokens"]) for row in f)
+        self.assertEqual(line["num_tokens"] + more, updates[4]["num_tokens"])
+        for update in updates:
+            self.assertAlmostEqual(update["loss"], update["train/loss"], delta=1e-5)
+            self.assertLessEqual(update["clip_ratio/low_min"], update["clip_ratio/low_mean"])
+            self.assertGreaterEqual(update["clip_ratio/high_max"], update["clip_ratio/high_mean"])
+            self.assertAlmostEqual(0.5, update["rl/compared_share"], delta=0.3)
+            for name in ("gen", "reward", "old_log_prob", "ref", "update_actor", "step"):
+                self.assertGreaterEqual(update["timing_s/" + name], 0)
+
+
 class Groups(rl_util.RlTest):
     def test_samples_without_a_group(self):
         """The advantage of a sample alone is its reward, as verl has it; a warning says so, and no metric of groups."""
@@ -375,7 +472,8 @@ class Groups(rl_util.RlTest):
         self.assertNotIn("equal groups", said)
         updates, _ = self.metrics("alone")
         self.assertNotIn("frac_reward_zero_std", updates[0])
-        self.assertNotIn("reward_std", updates[0])
+        self.assertNotIn("rl/reward_std_in_group", updates[0])
+        self.assertGreater(updates[0]["reward_std"], 0)
         for row in self.samples("alone"):
             self.assertAlmostEqual(row[5], row[4][0], delta=1e-5)
         self.write_run("groups", train={"steps": 1})
@@ -452,9 +550,9 @@ class Critics(rl_util.RlTest):
             found[name] = self.metrics(name)[0][0]
         self.assertGreater(found["mean"]["completions/clipped_ratio"], 0)
         tokens = 16 * found["mean"]["completions/mean_length"]
-        self.assertAlmostEqual(tokens * found["mean"]["critic/loss"], found["sum"]["critic/loss"], delta=1e-4)
+        self.assertAlmostEqual(tokens * found["mean"]["critic/vf_loss"], found["sum"]["critic/vf_loss"], delta=1e-4)
         self.assertEqual(found["mean"]["completions/mean_length"], found["left_out"]["completions/mean_length"])
-        self.assertGreater(abs(found["mean"]["critic/loss"] - found["left_out"]["critic/loss"]), 1e-6)
+        self.assertGreater(abs(found["mean"]["critic/vf_loss"] - found["left_out"]["critic/vf_loss"]), 1e-6)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,10 @@ DENSE = dict(WIDTHS, model_type="llama")
 MOE = dict(WIDTHS, model_type="qwen3_moe", tie_word_embeddings=False, num_experts=4, num_experts_per_tok=2,
            moe_intermediate_size=8, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[],
            router_aux_loss_coef=0.0)
+
+
+# Of a rank: six pages of 32 tokens, for eight texts of up to three (long_prompts).
+FEW_PAGES = 48 * 1024
 
 
 def only(path):
@@ -64,6 +69,17 @@ class RlTest(unittest.TestCase):
 
     def rl(self, name, *words, **options):
         return self.hocket("rl", self.path(name + ".yaml"), *words, **options)
+
+    def long_prompts(self, config, **rl):
+        """Returns a configuration, and sections of a run of one update whose prompts fill a page of the cache that a group shares. With
+        kv_cache_memory FEW_PAGES samples give way to each other, and are computed again."""
+        draw = random.Random(1)
+        with open(self.path("long.jsonl"), "w", encoding="utf-8") as f:
+            for _ in range(16):
+                digits = "".join(draw.choices("0123456789", k=40))
+                f.write(json.dumps({"prompt": f"r{digits}=", "ground_truth": digits[::-1]}) + "\n")
+        return dict(config, max_position_embeddings=128), {
+            "data": only(self.path("long.jsonl")), "train": {"steps": 1, "seq_len": 128}, "rl": {"max_new_tokens": 40, **rl}}
 
     def metrics(self, name):
         """Lines of updates, then of evaluations."""

@@ -13,14 +13,22 @@ import transformers
 import rl_util
 
 LIMITS = {"temperature": 0.7, "top_k": 6, "top_p": 0.9}
-PLANS = {"dp 2": {"dp": 2}, "ep 2": {"dp": 2, "ep": 2}, "tp 2": {"tp": 2}, "pp 2": {"pp": 2}}
+PLANS = {"dp 2": {"dp": 2}, "ep 2": {"dp": 2, "ep": 2}, "tp 2": {"tp": 2}, "pp 2": {"pp": 2},
+         "dp 2, ep 2, tp 2, pp 2": {"dp": 2, "ep": 2, "tp": 2, "pp": 2}}
 
 
 class Trajectories(rl_util.RlTest):
-    def rows(self, name, **sections):
-        keys = {"train": {"steps": 1, "lr": 0, "save_every": 1}, **sections}
-        self.write_run(name, rl_util.MOE, rl={**LIMITS, **keys.pop("rl", {})}, **keys)
+    def rows(self, name, shares=True, gives_way=False, **plan):
+        """Runs a step with prompts that fill a page; `shares`: a group's samples share it; `gives_way`: there is room for few
+        samples."""
+        config, sections = self.long_prompts(rl_util.MOE, prefix_caching=shares, **LIMITS)
+        if gives_way:
+            sections["rl"]["kv_cache_memory"] = rl_util.FEW_PAGES
+        sections["train"].update(lr=0, save_every=1)
+        self.write_run(name, config, **sections, **plan)
         self.rl(name)
+        line = self.metrics(name)[0][0]
+        self.assertEqual((shares, gives_way), (line["rl/cached_tokens"] > 0, line["rl/preemptions"] > 0))
         with open(self.path(name, "trajectories/step-000001.jsonl"), encoding="utf-8") as f:
             return [json.loads(line) for line in f]
 
@@ -42,6 +50,9 @@ class Trajectories(rl_util.RlTest):
                     routes += 1
                     self.assertEqual(set(best.indices[:2].tolist()), set(found[token][layer]))
             offsets, drawn = row["rollout_top_p_token_offsets"], row["rollout_top_p_token_ids"]
+            self.assertEqual([], row["rollout_top_p_unrecorded"])
+            self.assertEqual(row["group_index"] * 4 + row["index"], row["rollout_id"])
+            self.assertEqual([1] * row["response_length"], row["loss_mask"])
             self.assertEqual(row["response_length"] + 1, len(offsets))
             for i in range(row["response_length"]):
                 at = len(ids) - row["response_length"] + i
@@ -60,10 +71,10 @@ class Trajectories(rl_util.RlTest):
         self.assertGreater(cut, 10)
         for title, plan in PLANS.items():
             with self.subTest(plan=title):
-                self.expect_same(rows, self.rows("other", plan=plan))
+                self.expect_same(rows, self.rows("other", gives_way=True, plan=plan))
                 self.remove("other")
-        self.expect_same(rows, self.rows("preempted", rl={"kv_cache_memory": 16 * 1024}))
-        self.expect_same(rows, self.rows("uncached", rl={"prefix_caching": False}))
+        self.expect_same(rows, self.rows("preempted", gives_way=True))
+        self.expect_same(rows, self.rows("uncached", shares=False))
 
     def expect_same(self, rows, others):
         for row, other in zip(rows, others, strict=True):

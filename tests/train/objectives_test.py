@@ -58,6 +58,20 @@ def mean_logit(w, c, sequences):
     return torch.cat(kept).mean()
 
 
+def token_metrics(w, c, sequences, chosen):
+    """Returns the mean entropy of the distributions that predict trained tokens of the sequences, and the share of the trained
+    tokens of `chosen` that are the most likely ones."""
+    def distributions(of):
+        for ids, trained in of:
+            logits, _ = forward(w, torch.tensor(ids), torch.arange(len(ids)), c)
+            kept = torch.tensor(trained[1:], dtype=torch.bool)
+            yield torch.log_softmax(logits[:-1], -1)[kept], torch.tensor(ids)[1:][kept]
+
+    entropies = [-(p.exp() * p).sum(-1) for p, _ in distributions(sequences)]
+    hits = [(p.argmax(-1) == target).double() for p, target in distributions(chosen)]
+    return {"entropy": torch.cat(entropies).mean(), "mean_token_accuracy": torch.cat(hits).mean()}
+
+
 def ratios(w, base, c, sequences):
     """Returns per sequence log p / p_base, without a gradient of the base."""
     with torch.no_grad():
@@ -102,13 +116,16 @@ class Objectives(Folder):
         if kind == "sft":
             count = sum(sum(s[1][1:]) for (s,) in groups)
             loss = -sum(logprob(w, c, *s) for (s,) in groups) / count
+            sequences = [s for (s,) in groups]
+            row = token_metrics(w, c, sequences, sequences)
         elif kind == "dpo":
             chosen, rejected = (ratios(w, base, c, [g[i] for g in groups]) for i in (0, 1))
             row = {"rewards/chosen": beta * chosen.mean(), "rewards/rejected": beta * rejected.mean(),
                    "rewards/margins": beta * (chosen - rejected).mean(),
                    "rewards/accuracies": (chosen > rejected).double().mean(),
                    "logits/chosen": mean_logit(w, c, [g[0] for g in groups]),
-                   "logits/rejected": mean_logit(w, c, [g[1] for g in groups])}
+                   "logits/rejected": mean_logit(w, c, [g[1] for g in groups]),
+                   **token_metrics(w, c, [s for g in groups for s in g], [g[0] for g in groups])}
             kinds = preference["loss_type"]
             kinds = [kinds] if isinstance(kinds, str) else kinds
             loss = 0
@@ -134,6 +151,7 @@ class Objectives(Folder):
             loss = (weight * (1 - torch.sigmoid(beta * side * (ratio - z)))).mean()
             rewards = beta * ratio
             row = {"kl": z, "rewards/margins": rewards[side > 0].mean() - rewards[side < 0].mean(),
+                   **token_metrics(w, c, [s for (s,) in groups], [s for (s,), y in zip(groups, side) if y > 0]),
                    "logits/chosen": mean_logit(w, c, [s for (s,), y in zip(groups, side) if y > 0]),
                    "logits/rejected": mean_logit(w, c, [s for (s,), y in zip(groups, side) if y < 0])}
         return loss, row

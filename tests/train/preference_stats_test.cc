@@ -27,8 +27,8 @@ std::map<std::string, double> means_of(const PreferenceStats& stats) {
   return means;
 }
 
-/// The second one of two micro-batches is padding. Logits are averaged over tokens, the rest over
-/// answers.
+/// The second one of two micro-batches is padding. Logits, entropies and misses are averaged over
+/// tokens, the rest over answers.
 TEST(PreferenceStats, PaddingCountsNowhere) {
   const engine::Run run = run_of_objective("kto");
   engine::Batch batch(4, 4);
@@ -40,11 +40,18 @@ TEST(PreferenceStats, PaddingCountsNowhere) {
   PreferenceInputs inputs{AnswerPlaces(run, 4, 2), {}, 0.75};
   inputs.places.number(batch);
   inputs.reference.assign(static_cast<size_t>(inputs.places.size()), -1);
-  AnswerOutputs policy{inputs.reference, std::vector<double>(inputs.reference.size(), 100)};
+  const std::vector<double> nowhere(inputs.reference.size(), 100);
+  AnswerOutputs policy{inputs.reference, nowhere, nowhere, nowhere};
   policy.logprobs[0] = -3;
   policy.logits[0] = 0.5;
   policy.logits[1] = -0.25;
   policy.logits[2] = 2.5;  // of two tokens
+  policy.entropies[0] = 0.5;
+  policy.entropies[1] = 1;
+  policy.entropies[2] = 2.5;
+  policy.misses[0] = 0;
+  policy.misses[1] = 1;
+  policy.misses[2] = 2;
   PreferenceStats stats(run.config);
   stats.add(inputs, policy);
   const std::map<std::string, double> means = means_of(stats);
@@ -54,6 +61,8 @@ TEST(PreferenceStats, PaddingCountsNowhere) {
   EXPECT_EQ(means.at("rewards/rejected"), 0);
   EXPECT_EQ(means.at("logits/chosen"), 1);
   EXPECT_EQ(means.at("logits/rejected"), -0.25);
+  EXPECT_EQ(means.at("entropy"), 1);
+  EXPECT_DOUBLE_EQ(means.at("mean_token_accuracy"), 1.0 / 3);  // of the desirable answers
 }
 
 /// The mean is over all answers, not over the means of batches, and 0 where it is below.

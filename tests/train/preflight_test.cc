@@ -57,5 +57,26 @@ TEST(Prove, RefusesTrainingAndEvaluationByName) {
             std::string::npos);
 }
 
+TEST(Prove, RefusesOtherProgramsWhenTheyAreCompiled) {
+  const engine::Run run = two_stages();
+  const engine::Programs::Inspect inspect = prove_others(run);
+  engine::Compiled bad = engine::compile(engine::logits(run));
+  inspect(bad);
+  lose_a_message(&bad.program);
+  try {
+    inspect(bad);
+    FAIL() << "expected a refusal";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("refuses the program that computes logits:"),
+              std::string::npos);
+  }
+  // preflight() proves these, once.
+  for (const engine::ProgramSpec& spec : {engine::training(run), engine::evaluation(run)}) {
+    bad = engine::compile(spec);
+    lose_a_message(&bad.program);
+    inspect(bad);
+  }
+}
+
 }  // namespace
 }  // namespace hocket::train

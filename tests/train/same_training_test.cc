@@ -118,6 +118,21 @@ TEST(SameTraining, MissingKeysOfACheckpointCountAsDefaults) {
             std::vector<std::string>{"plan.bucket_mib 25.0 -> 3.0"});
 }
 
+TEST(SameTraining, MissingKeysOfARewardCountAsDefaults) {
+  const auto reward = [](const std::string& keys) {
+    return run_of("llama", {"objective=rl", "rl.rewards=[{type: json_schema" + keys + "}]"});
+  };
+  nlohmann::json config = reward("").resolved.to_json();
+  config["rl"]["rewards"][0].erase("form");
+  config["rl"].erase("failed_samples");
+  const Saved saved(reward(""), config.dump());
+  EXPECT_EQ(saved.refusal(reward("")), "");
+  EXPECT_TRUE(saved.changes(reward("")).empty());
+  const std::string got = saved.refusal(reward(", form: strict"));
+  EXPECT_NE(got.find(R"(rl.rewards[0].form = "value"; this run has "strict")"), std::string::npos)
+      << got;
+}
+
 TEST(SameTraining, NamesTheKeyAndBothValues) {
   const Saved saved(run_of("qwen3_moe"));
   for (const auto& [change, text] : std::vector<std::pair<std::string, std::string>>{
@@ -202,12 +217,16 @@ TEST(Position, SaysWhereTheRunEndsAndHowFarItHadCome) {
   saved.course = {40, 8, 1.0 / 3};
   saved.skipped = 3;
   saved.time_s = 0.1;
+  saved.tokens = 7;
+  saved.generated = 5;
   const Position read = Saved(run_of("qwen3_moe"), "", saved.to_json()).position();
   EXPECT_EQ(read.course.steps, 40);
   EXPECT_EQ(read.course.since, 8);
   EXPECT_EQ(read.course.done, 1.0 / 3);
   EXPECT_EQ(read.skipped, 3);
   EXPECT_EQ(read.time_s, 0.1);
+  EXPECT_EQ(read.tokens, 7);
+  EXPECT_EQ(read.generated, 5);
   // Checkpoints of before say the steps alone.
   const Position older =
       Saved(run_of("qwen3_moe"), "", R"({"fingerprint": "abc", "steps": 40})").position();

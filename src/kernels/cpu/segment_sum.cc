@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// segment_sum, segment_gather.
+// segment_sum, segment_gather, token_sum.
 #include <algorithm>
 
 #include "base/error.h"
@@ -41,6 +41,16 @@ void segment_gather(const KernelArgs& args) {
     check_segment("segment_gather", segments[t], n);
     y[t] = segments[t] >= 0 ? x[segments[t]] : 0.0;
   }
+}
+
+/// Sums in the order of the tokens, on one thread.
+void token_sum(const KernelArgs& args) {
+  const double* x = in<double>(args, 0);
+  double sum = 0;
+  for (int64_t t = 0; t < count(args.in[0]); ++t) {
+    sum += x[t];
+  }
+  *out<double>(args, 0) = *in<double>(args, 1) * sum;
 }
 
 }  // namespace hocket::kernels::HOCKET_CPU

@@ -15,11 +15,11 @@ void token_logprobs(const KernelArgs& args) {
   check_targets("token_logprobs", targets, head.tokens(), v);
   double *logprobs = out<double>(args, 0), *entropies = out<double>(args, 1);
   double* lses = out<double>(args, 2);
-  double* const means = args.out.size() > 3 ? out<double>(args, 3) : nullptr;
-  for (double* const per_token : {logprobs, entropies, lses, means}) {
-    if (per_token != nullptr) {
-      std::fill_n(per_token, head.tokens(), 0.0);
-    }
+  const bool with_metrics = args.out.size() > 3;
+  double* const means = with_metrics ? out<double>(args, 3) : nullptr;
+  double* const missed = with_metrics ? out<double>(args, 4) : nullptr;
+  for (size_t i = 0; i < args.out.size(); ++i) {
+    std::fill_n(out<double>(args, i), head.tokens(), 0.0);
   }
   head.for_chunks([&](int64_t n) {
     head.for_rows(n, [&](int64_t r) {
@@ -32,12 +32,14 @@ void token_logprobs(const KernelArgs& args) {
       }
       temper_row(z, v, temper);
       const int64_t t = head.token(r);
-      const double lse = log_sum_exp(z, v);
+      const T top = greatest(z, v);
+      const double lse = log_sum_exp(z, v, top);
       lses[t] = lse;
       logprobs[t] = static_cast<double>(z[targets[t]]) - lse;
       entropies[t] = entropy_of(z, v, lse);
-      if (means != nullptr) {
+      if (with_metrics) {
         means[t] = sum_of_logits(z, v) / static_cast<double>(v);
+        missed[t] = misses(z, targets[t], top) ? 1 : 0;
       }
     });
   });

@@ -60,11 +60,21 @@ double sum_of_exponentials(const T* x, int64_t n, T top) {
   return sum_of_exponentials(x, n, top, [](int64_t, int64_t, Vec<T>) {});
 }
 
-/// Returns log sum e^x over n > 0 elements.
+/// Returns log sum e^x over n > 0 elements, of which `top` is the greatest.
+template <typename T>
+double log_sum_exp(const T* x, int64_t n, T top) {
+  return static_cast<double>(top) + std::log(sum_of_exponentials(x, n, top));
+}
 template <typename T>
 double log_sum_exp(const T* x, int64_t n) {
-  const T top = greatest(x, n);
-  return static_cast<double>(top) + std::log(sum_of_exponentials(x, n, top));
+  return log_sum_exp(x, n, greatest(x, n));
+}
+
+/// Returns whether the first of the greatest elements, which are `top` after a multiplication by
+/// `factor` > 0, is at another place than `at`.
+template <typename T>
+bool misses(const T* x, int64_t at, T top, T factor = 1) {
+  return factor * x[at] != top || factor * greatest(x, at) == top;
 }
 
 /// Calls fn(i, n) for the vectors of a row, n < kLanes<T> for the last one.

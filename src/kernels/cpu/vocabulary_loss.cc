@@ -27,6 +27,8 @@ class Targets {
     const int64_t place = targets_[t] - first_;
     return targets_[t] >= 0 && place >= 0 && place < logits_ ? place : -1;
   }
+  /// Returns the number of local logits before the target.
+  int64_t before(int64_t t) const { return std::clamp<int64_t>(targets_[t] - first_, 0, logits_); }
 
  private:
   const int32_t* targets_;
@@ -165,6 +167,22 @@ void logit_mean(const KernelArgs& args) {
 }
 
 template <typename T>
+void token_misses(const KernelArgs& args) {
+  const int64_t tokens = args.in[0].dim(0), v = args.in[0].dim(1);
+  const T *z = in<T>(args, 0), *of_target = in<T>(args, 1);
+  const int32_t* wanted = in<int32_t>(args, 2);
+  double* missed = out<double>(args, 0);
+  const Targets targets("token_misses", args, wanted, tokens);
+  for_rows(tokens, v, [&](int64_t t) {
+    const T* const row = z + t * v;
+    const int64_t before = targets.before(t);
+    const bool other =
+        greatest(row, before) >= of_target[t] || greatest(row + before, v - before) > of_target[t];
+    missed[t] = wanted[t] >= 0 && other ? 1 : 0;
+  });
+}
+
+template <typename T>
 void token_dlogits(const KernelArgs& args) {
   const int64_t tokens = args.in[0].dim(0), v = args.in[0].dim(1);
   const T* z = in<T>(args, 0);
@@ -199,6 +217,7 @@ HOCKET_KERNEL(dlogits)
 HOCKET_KERNEL(token_logprob)
 HOCKET_KERNEL(token_entropy)
 HOCKET_KERNEL(logit_mean)
+HOCKET_KERNEL(token_misses)
 HOCKET_KERNEL(token_dlogits)
 
 }  // namespace hocket::kernels::HOCKET_CPU

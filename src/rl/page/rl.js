@@ -34,7 +34,7 @@ function rewardChart(box) {
   const reward = curve("reward", "reward, each update", "--accent", {width: 1, opacity: .35, hide: true});
   const series = [];
   if (reward) {
-    const mean = smooth(reward.y, clamp(U.step.length / 40, 2, 30)), spread = U.columns.reward_std;
+    const mean = smooth(reward.y, clamp(U.step.length / 40, 2, 30)), spread = U.columns["rl/reward_std_in_group"];
     series.push(reward, {...reward, name: "reward, smoothed", y: mean, width: 2, opacity: 1, hide: false});
     if (has(spread)) {
       const wide = smooth(spread, clamp(U.step.length / 40, 2, 30)), at = sign => mean.map((m, i) => known(m) && known(wide[i]) ? m + sign * wide[i] : null);
@@ -68,22 +68,21 @@ function allCharts(box) {
   if (has(C.entropy)) panel(two, "Entropy", fromTo(C.entropy, "Nats per token:"), lines(curve("entropy")), {zero: true});
   panel(two, "Length", "Tokens of a sample; dashed: of those that ended by themselves.", lines(curve("completions/mean_length", "all"), curve("completions/mean_terminated_length", "ended", "--second", {dash: "6 4"})), {zero: true});
   panel(two, "Shares of samples and groups", "Samples that were cut off, groups whose rewards are equal, and samples with a failed reward.", lines(
-    curve("completions/clipped_ratio", "cut off"), curve("frac_reward_zero_std", "equal groups", "--second"), curve("rewards/failed", "failed reward", "--bad"),
-    curve("dynamic_sampling/left_out", "groups left out", "--code-key")), {zero: true});
+    curve("completions/clipped_ratio", "cut off"), curve("frac_reward_zero_std", "equal groups", "--second"), curve("rewards/failed", "failed reward", "--bad")), {zero: true});
   panel(two, "Clipped tokens", "Share of tokens whose ratio is clipped, below and above.", lines(curve("clip_ratio/low_mean", "below"), curve("clip_ratio/high_mean", "above", "--second")), {zero: true});
   panel(two, "Divergence", "From the reference, and from the policy that sampled; estimator k3.", lines(curve("kl", "from the reference"), curve("approx_kl", "from the old policy", "--second")), {zero: true});
-  const apart = C["rollout/logprob_diff_max"];
+  const apart = C["sampling/sampling_logp_difference/max"];
   if (has(apart)) {
     panel(two, "Sampling against training", largest(apart) === 0 ? "The log-probabilities of sampling and of training are equal to the bit in every step." : `Log-probabilities differ by up to ${small(largest(apart))}.`,
-      lines(curve("rollout/logprob_diff_max", "largest difference")), {zero: true, yText: small});
+      lines(curve("sampling/sampling_logp_difference/max", "largest difference")), {zero: true, yText: small});
   }
   panel(two, "Corrections", "Mean and largest ratio of the old policy to the one that sampled.", lines(curve("correction/ratio_mean", "mean"), curve("correction/ratio_max", "largest", "--second")));
-  panel(two, "Critic", "Share of the returns' variance that its values explain; 1 is all of it.", lines(curve("critic/explained_variance", "explained variance")));
+  panel(two, "Critic", "Share of the returns' variance that its values explain; 1 is all of it.", lines(curve("critic/vf_explained_var", "explained variance")));
   if (has(C["train/loss"])) panel(two, "Loss", "Of an update. It has no meaning as a level: advantages change with the samples.", lines(curve("train/loss", "loss")));
   if (has(C["train/grad_norm"])) panel(two, "Gradient norm", fromTo(C["train/grad_norm"], "Before clipping:"), lines(curve("train/grad_norm", "gradient norm")), {zero: true});
   if (has(C["train/lr"])) panel(two, "Learning rate", "", lines(curve("train/lr", "learning rate")), {zero: true, yText: small});
-  panel(two, "Time", "Seconds of each phase of a step, and of an update.", lines(curve("time/sampling_s", "sampling"), curve("time/reward_wait_s", "waiting for rewards", "--second"),
-    curve("time/reference_s", "reference", "--good"), curve("time/old_logprobs_s", "old log-probabilities", "--code-key"), curve("perf/step_s", "update", "--code-pre")), {zero: true, yText: v => tidy(seconds(v, 3))});
+  panel(two, "Time", "Seconds of each phase of a step, and of an update.", lines(curve("timing_s/gen", "sampling"), curve("timing_s/reward", "waiting for rewards", "--second"),
+    curve("timing_s/ref", "reference", "--good"), curve("timing_s/old_log_prob", "old log-probabilities", "--code-key"), curve("perf/step_s", "update", "--code-pre")), {zero: true, yText: v => tidy(seconds(v, 3))});
   if (U.step.length < D.rows) box.append(h("p", {class: "missing"}, `Curves show means over ${Math.ceil(D.rows / U.step.length)} updates each; metrics.jsonl has them all.`));
 }
 

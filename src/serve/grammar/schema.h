@@ -97,6 +97,8 @@ class SchemaReader {
   const std::vector<Flat>& alternatives(const Goal& goal);
   std::string where(const Goal& goal) const;
 
+  /// Begins the work on another value, which is limited.
+  void begin_value() { work_ = 0; }
   /// Returns whether the value is valid.
   bool matches(const Goal& goal, const Schema& value);
   bool matches(const Flat& flat, const Schema& value);

@@ -35,7 +35,8 @@ HORIZON = 16
 DTYPES = {"f64": torch.float64, "f32": torch.float32}
 # name: (seed, sizes of groups, longest sample, step of log-probabilities from the old ones, far ratios, holes in masks)
 BATCHES = {"mixed": (11, [4, 1, 3], 6, 0.4, False, False), "holes": (12, [3, 1, 3], 6, 0.3, True, True),
-           "ones": (18, [1, 1], 2, 0.3, False, False)}
+           "ones": (18, [1, 1], 2, 0.3, False, False), "masked": (13, [3, 1, 3], 6, 0.3, False, True)}
+VERL_BATCHES, TRL_BATCHES = ("mixed", "holes", "ones"), ("mixed", "ones", "masked")  # TRL does not limit far ratios
 
 
 def batch(name):
@@ -102,6 +103,11 @@ def config(case):
                        clip_ratio_high=case["clip_high"], clip_ratio_c=case["dual_clip"] or 1e30)
 
 
+def of_trainer(t):
+    """The numbers that verl's trainer and its engines give agg_loss: those of a mini-batch on one rank."""
+    return {"dp_size": 1, "batch_num_tokens": t["mask"].sum().item(), "global_batch_size": len(t["mask"])}
+
+
 def verl_loss(case, data, dtype):
     """Loss and its gradients by verl: policy, divergence and entropy, each in the same mean."""
     t = tensors(data, dtype)
@@ -111,6 +117,8 @@ def verl_loss(case, data, dtype):
     loss_config = config(case)
     if case["aggregation"] == "seq-mean-token-sum-norm":
         loss_config.global_batch_info["loss_scale_factor"] = HORIZON
+    if case["samples_in_mean"] == "all":
+        loss_config.global_batch_info.update(of_trainer(t))
     common = dict(log_prob=logprob, advantages=advantages, response_mask=t["mask"], config=loss_config, **mode)
     if case["loss"] == "reinforce":
         loss, _ = core_algos.compute_policy_loss_reinforce(rollout_log_prob=t["old"], **common)
@@ -131,42 +139,45 @@ def verl_losses(batches):
     kinds = [("ppo", 0.2, 0.2, 0), ("ppo", 0.2, 0.28, 1.5), ("cispo", 0.2, 0.28, 0), ("reinforce", 0.2, 0.2, 0),
              ("gspo", 0.03, 0.05, 0)]
     cases = []
-    for name, data in batches.items():
+    for name in VERL_BATCHES:
         for i, (loss, low, high, dual) in enumerate(kinds):
             for j, mode in enumerate(MODES):
-                case = {"batch": name, "loss": loss, "clip_low": low, "clip_high": high, "dual_clip": dual,
-                        "aggregation": mode, "kl": ["none", "k1", "k2", "k3"][(i + j) % 4], "kl_coef": 0.25,
-                        "entropy_coef": 0.125}
-                cases.append({**case, **{dtype: verl_loss(case, data, dtype) for dtype in DTYPES}})
+                for samples in ("trained", "all") if name == "holes" and loss in ("ppo", "gspo") else ("trained",):
+                    case = {"batch": name, "loss": loss, "clip_low": low, "clip_high": high, "dual_clip": dual,
+                            "aggregation": mode, "samples_in_mean": samples,
+                            "kl": ["none", "k1", "k2", "k3"][(i + j) % 4], "kl_coef": 0.25, "entropy_coef": 0.125}
+                    cases.append({**case, **{dtype: verl_loss(case, batches[name], dtype) for dtype in DTYPES}})
     return cases
 
 
 def verl_values(batches):
     cases = []
-    for name, data in batches.items():
-        for clip in (0.2, 0.0):
-            for mode in MODES if clip else MODES[:1]:
-                case = {"batch": name, "clip": clip, "aggregation": mode}
+    for name in VERL_BATCHES:
+        data = batches[name]
+        for clip, samples in ((0.2, "trained"), (0.0, "trained"), (0.2, "all")):
+            for mode in MODES if clip and (samples == "trained" or name == "holes") else MODES[:1]:
+                case = {"batch": name, "clip": clip, "aggregation": mode, "samples_in_mean": samples}
                 for dtype in DTYPES:
                     t = tensors(data, dtype)
                     value = t["value"].requires_grad_()
                     loss, _ = core_algos.compute_value_loss(
                         value, t["return"], t["old_value"], t["mask"], clip or 1e9, loss_agg_mode=mode,
-                        loss_scale_factor=HORIZON)
+                        loss_scale_factor=HORIZON, **(of_trainer(t) if samples == "all" else {}))
                     loss.backward()
                     case[dtype] = {"loss": number(loss, dtype), "dvalue": numbers(value.grad, data, dtype)}
                 cases.append(case)
     return cases
 
 
-def verl_advantage(case, data, dtype):
+def verl_advantage(case, data, dtype, mask=None):
+    """`mask`: of the tokens that are trained, as a rejection leaves it after the divergence is in the rewards."""
     t = tensors(data, dtype)
     full = torch.tensor(np.arange(t["mask"].shape[1]) < data["length"][:, None], dtype=DTYPES[dtype])
     rewards = torch.zeros_like(full)
     rewards[torch.arange(len(full)), torch.tensor(data["length"]) - 1] = t["reward"]
     if case["kl"] != "none":  # as apply_kl_penalty of verl's ray_trainer.py
         rewards = rewards - case["kl_coef"] * core_algos.kl_penalty(t["old"], t["reference"], case["kl"]) * full
-    common = dict(token_level_rewards=rewards, response_mask=full)
+    common = dict(token_level_rewards=rewards, response_mask=full if mask is None else mask)
     index = data["group"]
     estimator = case["advantage"]
     if estimator == "gae":
@@ -188,26 +199,34 @@ def verl_advantage(case, data, dtype):
 
 def verl_advantages(batches):
     cases = []
-    for name, data in batches.items():
+    for name in VERL_BATCHES:
+        data = batches[name]
         for i, estimator in enumerate(["grpo", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline",
                                        "gae", "gae", "gae"]):
-            for kl in ("none", ["k1", "k2", "k3"][i % 3]):
+            kind = ["k1", "k2", "k3"][i % 3]
+            for kl, masked in (("none", False), (kind, False), (kind, True)):
+                if masked and name != "holes":
+                    continue
                 case = {"batch": name, "advantage": estimator, "gamma": 0.9 if i % 2 else 1.0, "kl": kl, "kl_coef": 0.05,
-                        "lambda": 0.8 if i < 7 else 1.0, "lambda_length": 0.7 if i == 6 else 0.0}
+                        "lambda": 0.8 if i < 7 else 1.0, "lambda_length": 0.7 if i == 6 else 0.0, "masked": masked}
                 if case["lambda_length"] and min(data["length"]) * case["lambda_length"] < 1:
                     case["lambda_length"] = 1.5
                 for dtype in DTYPES:
                     torch.set_default_dtype(DTYPES[dtype])  # of verl's mean and deviation of a group of one
-                    case[dtype] = verl_advantage(case, data, dtype)
+                    mask = torch.tensor(data["mask"], dtype=DTYPES[dtype]) if masked else None
+                    case[dtype] = verl_advantage(case, data, dtype, mask)
                 torch.set_default_dtype(torch.float32)
                 cases.append(case)
     return cases
 
 
 def verl_corrections(batches):
-    """Weights of tis, and masks of mis. verl bounds mu / pi_old where we bound pi_old / mu: its bounds are inverse."""
+    """Weights of tis, masks of mis, and advantages under such a mask.
+
+    verl bounds mu / pi_old where we bound pi_old / mu: its bounds are inverse."""
     cases = []
-    for name, data in batches.items():
+    for name in VERL_BATCHES:
+        data = batches[name]
         for kind, level, low, high in (("tis", "token", 0.5, 1.25), ("tis", "sequence", 0.5, 2.0),
                                        ("mis", "token", 0.7, 1.4), ("mis", "sequence", 0.5, 1.9),
                                        ("mis", "geometric", 0.9, 1.2)):
@@ -223,6 +242,9 @@ def verl_corrections(batches):
                     made, _ = compute_rollout_rejection_mask(ratio, full, option, f"{1 / high}_{1 / low}")
                 metrics = compute_offpolicy_metrics(t["old"], t["rollout"], full)
                 case[dtype] = {"weights": numbers(made, data, dtype), "kl": number(metrics["k3_kl"], dtype)}
+                if kind == "mis" and level == "token" and made.sum() > 1:
+                    gae = {"advantage": "gae", "gamma": 0.9, "lambda": 0.8, "lambda_length": 0, "kl": "none"}
+                    case[dtype].update(verl_advantage(gae, data, dtype, made))
             cases.append(case)
     return cases
 
@@ -235,11 +257,14 @@ class Trainer(types.SimpleNamespace):
 
 def trl_loss(case, data, dtype):
     t = tensors(data, dtype)
-    model = {"logprob": t["logprob"].requires_grad_(), "entropy": t["entropy"].requires_grad_()}
+    leaves = {"logprob": t["logprob"].requires_grad_(), "entropy": t["entropy"].requires_grad_()}
+    rows, updates = slice(case["begin"], case["end"]), len(t["mask"]) // (case["end"] - case["begin"])
+    num_items = t["mask"].sum()  # of the generation batch
+    model, t = {key: x[rows] for key, x in leaves.items()}, {key: x[rows] for key, x in t.items()}
     shape = t["mask"].shape
     accelerator = types.SimpleNamespace(num_processes=1, sync_gradients=False, gather=lambda x: x,
                                         reduce=lambda x, reduction: x)
-    args = types.SimpleNamespace(delta=case["dual_clip"] or None, use_bias_correction_kl=False, steps_per_generation=1)
+    args = types.SimpleNamespace(delta=case["dual_clip"] or None, use_bias_correction_kl=False, steps_per_generation=updates)
     trainer = Trainer(
         aux_loss_enabled=False, top_entropy_quantile=1.0, off_policy_mask_threshold=None, accelerator=accelerator,
         importance_sampling_level="sequence" if case["loss"] == "gspo" else "token", beta=case["kl_coef"],
@@ -252,27 +277,33 @@ def trl_loss(case, data, dtype):
     inputs = {"prompt_ids": torch.zeros(shape[0], 1), "prompt_mask": torch.ones(shape[0], 1),
               "completion_ids": torch.zeros(shape), "completion_mask": t["mask"], "advantages": t["advantage"],
               "old_per_token_logps": t["old"], "ref_per_token_logps": t["reference"],
-              "num_items_in_batch": t["mask"].sum()}
+              "num_items_in_batch": num_items}
     loss = GRPOTrainer._compute_loss(trainer, model, inputs)
     loss.backward()
-    zero = torch.zeros(shape)
-    grads = {key: x.grad if x.grad is not None else zero for key, x in model.items()}
+    grads = {key: x.grad if x.grad is not None else torch.zeros(x.shape) for key, x in leaves.items()}
     return {"loss": number(loss, dtype), "dlogprob": numbers(grads["logprob"], data, dtype),
             "dentropy": numbers(grads["entropy"], data, dtype)}
 
 
 def trl_losses(batches):
-    """TRL adds the entropy as a mean over tokens whatever the loss type, so only token means have it here."""
+    """TRL adds the entropy as a mean over tokens whatever the loss type, so only token means have it here.
+
+    With one update to a generation batch, and for the token means of a generation batch with two: samples [begin, end)."""
     cases = []
-    for name in ("mixed", "ones"):
+    for name in TRL_BATCHES:
+        count = len(batches[name]["length"])
         for loss, kind, mode, low, high, dual, entropy in (
                 ("ppo", "grpo", "seq-mean-token-mean", 0.2, 0.2, 0, 0), ("ppo", "dapo", "token-mean", 0.2, 0.28, 0, 0.125),
                 ("ppo", "dapo", "token-mean", 0.2, 0.28, 1.5, 0), ("ppo", "dr_grpo", "seq-mean-token-sum-norm", 0.2, 0.2, 0, 0),
-                ("ppo", "bnpo", "token-mean", 0.2, 0.2, 0, 0.125), ("cispo", "cispo", "token-mean", 1.0, 0.5, 0, 0),
+                ("ppo", "bnpo", "token-mean", 0.2, 0.2, 0, 0.125), ("ppo", "luspo", "seq-mean-token-sum", 0.2, 0.2, 0, 0),
+                ("cispo", "cispo", "token-mean", 1.0, 0.5, 0, 0),
                 ("gspo", "grpo", "seq-mean-token-mean", 0.03, 0.05, 0, 0)):
-            case = {"batch": name, "loss": loss, "trl": kind, "clip_low": low, "clip_high": high, "dual_clip": dual,
-                    "aggregation": mode, "kl": "k3", "kl_coef": 0.25, "entropy_coef": entropy}
-            cases.append({**case, **{dtype: trl_loss(case, batches[name], dtype) for dtype in DTYPES}})
+            halves = name == "mixed" and kind in ("dapo", "cispo") and not entropy
+            for begin, end in ((0, count), (0, count // 2), (count // 2, count)) if halves else ((0, count),):
+                case = {"batch": name, "loss": loss, "trl": kind, "clip_low": low, "clip_high": high, "dual_clip": dual,
+                        "aggregation": mode, "tokens_in_mean": "step", "samples_in_mean": "all", "begin": begin,
+                        "end": end, "kl": "k3", "kl_coef": 0.25, "entropy_coef": entropy}
+                cases.append({**case, **{dtype: trl_loss(case, batches[name], dtype) for dtype in DTYPES}})
     return cases
 
 
