@@ -362,16 +362,18 @@ class Protocol : public httplib::Server {
         fmt::format("the body is over {}, the limit of this server (--max-body-mb)",
                     human_bytes(static_cast<double>(options_.max_body)));
     if (length > options_.max_body) return unread(413, too_large);
-    bool over = false;
+    bool over = false, busy = false;
+    ByteBudget::Share held(options_.budget);
     if (chunked || length > 0) {
       const bool whole = reader([&](const char* data, size_t size) {
         over = static_cast<int64_t>(ours.body.size() + size) > options_.max_body;
-        if (!over) {
-          ours.body.append(data, size);
-        }
-        return !over;
+        busy = !over && !held.set(std::ssize(ours.body) + static_cast<int64_t>(size));
+        if (over || busy) return false;
+        ours.body.append(data, size);
+        return true;
       });
       if (over) return unread(413, too_large);
+      if (busy) return unread(429, "other requests take the memory of this server for them");
       if (!whole) return unread(400, "the body is malformed, or did not come in time");
     }
     send(handler_(ours, *current), response, request.version == "HTTP/1.0");

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "serve/shared_tokens.h"
+
 namespace hocket::serve {
 
 /// The distribution that a token is drawn from. Logits are changed in this order: logit_bias,
@@ -51,7 +53,7 @@ class TokenConstraint {
 };
 
 struct Request {
-  std::vector<int32_t> prompt;  ///< at least one token
+  SharedTokens prompt;  ///< at least one token
   Sampling sampling;
   std::vector<std::string> stops;    ///< each ends the text wherever tokens meet
   std::vector<int32_t> stop_tokens;  ///< each ends the text, and is no part of it

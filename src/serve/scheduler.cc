@@ -115,18 +115,12 @@ void Scheduler::submit(RequestId id, Request request, OnUpdate on_update) {
   sequence->id = id;
   sequence->order = {request.priority, arrivals_++};
   sequence->cache_namespace = options_.cache_namespace + '\0' + request.cache_salt;
-  sequence->tokens = request.prompt;
   if (tokenizer_ != nullptr) {
     sequence->text.emplace(request.stops, request.include_stop);
     sequence->token_text.emplace(*tokenizer_, request.answer);
   }
   sequence->request = std::move(request);
   sequence->on_update = std::move(on_update);
-  if (sequence->has_penalties()) {
-    for (const int32_t token : sequence->request.prompt) {
-      sequence->counts[token] = 0;
-    }
-  }
   orders_.emplace(id, sequence->order);
   waiting_.emplace(sequence->order, std::move(sequence));
 }
@@ -239,7 +233,9 @@ void Scheduler::plan_waiting(std::vector<Planned>* planned) {
   bool admitted = true;
   while (admitted && !waiting_.empty()) {
     admitted = false;
-    for (const int64_t part : parts_for(*waiting_.begin()->second)) {
+    Sequence& first = *waiting_.begin()->second;
+    first.open();
+    for (const int64_t part : parts_for(first)) {
       admitted = admit(part, planned);
       if (admitted) break;
     }

@@ -502,9 +502,9 @@ TEST(Scheduler, RefusesRequestsThatCanNeverRun) {
     change(one);
     EXPECT_THROW(scheduler.submit(1, one, nullptr), Error);
   };
-  refuses([](Request& r) { r.prompt.clear(); });
-  refuses([](Request& r) { r.prompt[0] = kVocab; });
-  refuses([](Request& r) { r.prompt[0] = -1; });
+  refuses([](Request& r) { r.prompt = {}; });
+  refuses([](Request& r) { r.prompt = {kVocab}; });
+  refuses([](Request& r) { r.prompt = {-1}; });
   refuses([](Request& r) { r.max_tokens = 96; });
   refuses([](Request& r) { r.max_tokens = -1; });
   refuses([](Request& r) { r.min_tokens = 11; });

@@ -40,8 +40,8 @@ Job::~Job() {
   }
 }
 
-void Job::start(std::vector<Request> requests) {
-  counts_.resize(requests.size());
+void Job::start(TextRequests requests) {
+  counts_.resize(requests.count);
   texts_ =
       std::make_unique<Texts>(context_.service, context_.metrics, std::move(requests), call_.n);
 }
@@ -67,7 +67,7 @@ void Job::open(JsonWriter* json, const char* object) const {
 
 void Job::write_usage(JsonWriter* json) const {
   int64_t prompt = 0, tokens = 0, cached = 0;
-  for (const auto& ids : prompts_) {
+  for (const SharedTokens& ids : prompts_) {
     prompt += std::ssize(ids);
   }
   for (size_t i = 0; i < counts_.size(); ++i) {
@@ -123,7 +123,7 @@ void Job::end(int status) {
     tokens += counts.tokens;
   }
   int64_t prompt = 0;
-  for (const auto& ids : prompts_) {
+  for (const SharedTokens& ids : prompts_) {
     prompt += std::ssize(ids);
   }
   texts_.reset();
