@@ -110,6 +110,7 @@ struct Update {
   std::optional<int32_t> stop_token;  ///< that ended the text
   std::string stop;                   ///< the string that ended the text
   std::string error;
+  bool model_failed = false;  ///< `error` is of the model's logits, and not of the request
 };
 /// Called on the engine's thread, which it must not hold up; never two at a time for one request.
 using OnUpdate = std::function<void(const Update&)>;

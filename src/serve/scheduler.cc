@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/scheduler.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <tuple>
@@ -247,18 +249,23 @@ std::vector<int64_t> Scheduler::parts_for(const Sequence& sequence) const {
   for (const SequencePtr& each : running_) {
     ++running[static_cast<size_t>(each->part)];
   }
-  std::vector<std::tuple<int64_t, int64_t, int64_t>> order;
+  std::vector<std::tuple<bool, int64_t, int64_t, int64_t>> order;
   for (size_t part = 0; part < pages_.size(); ++part) {
     if (running[part] >= stepper_.limits().sequences || tokens_left_[part] <= 0) continue;
-    const int64_t known =
-        pages_.size() > 1
-            ? std::ssize(pages_[part].known(cacheable(sequence), sequence.cache_namespace))
-            : 0;
-    order.emplace_back(-known, pages_[part].in_use(), part);
+    const PagePool& pool = pages_[part];
+    std::vector<PageId> known;
+    if (pages_.size() > 1) {
+      known = pool.known(cacheable(sequence), sequence.cache_namespace);
+    }
+    const int64_t unused = std::ranges::count_if(known, [&](PageId id) { return !pool.used(id); });
+    const int64_t missing =
+        ceil_div(std::ssize(sequence.tokens), PagePool::kTokens) - std::ssize(known);
+    order.emplace_back(pool.available() - unused < missing, -std::ssize(known), pool.in_use(),
+                       part);
   }
   std::sort(order.begin(), order.end());
   std::vector<int64_t> parts;
-  for (const auto& [known, in_use, part] : order) {
+  for (const auto& [preempts, known, in_use, part] : order) {
     parts.push_back(part);
   }
   return parts;
@@ -418,6 +425,7 @@ void Scheduler::take_results(const std::vector<Planned>& planned, const StepOutp
   }
   for (const Planned& each : planned) {
     Sequence& sequence = *each.sequence;
+    if (end_without_logits(each, output)) continue;
     const int64_t given = each.rows - (each.draws ? 1 : 0);
     const auto logprobs_of = [&](size_t row, int64_t alternatives) {
       TokenLogprobs made{.token = output.tokens[row],
@@ -450,6 +458,21 @@ void Scheduler::take_results(const std::vector<Planned>& planned, const StepOutp
       finish(sequence, Finish::length);  // only the prompt was asked for
     }
   }
+}
+
+bool Scheduler::end_without_logits(const Planned& planned, const StepOutput& output) {
+  for (auto row = static_cast<size_t>(planned.row); row < planned.row + planned.rows; ++row) {
+    if (output.tokens[row] >= 0) continue;
+    Update& update = planned.sequence->update;
+    update.error = fmt::format(
+        "the model's logit of token {} is {}; expected a number: the text's activations overflow "
+        "or the weights are damaged; try a type of larger range, such as --dtype f32",
+        output.logprobs[2 * row + 1], output.logprobs[2 * row]);
+    update.model_failed = true;
+    finish(*planned.sequence, Finish::failed);
+    return true;
+  }
+  return false;
 }
 
 void Scheduler::end_without_token(Sequence& sequence) {

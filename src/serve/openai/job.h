@@ -90,8 +90,8 @@ class Job {
   /// Returns why the answer must end now: a status and a message; 0: it need not.
   Refusal reason_to_end() const;
   /// Returns the refusal for a text that failed: with its engine, as that was shut down, or by
-  /// itself, as one that its format cannot go on.
-  Refusal failed(const std::string& error) const;
+  /// itself, as one that its format cannot go on, or whose logits are no numbers.
+  Refusal failed(const Update& update) const;
   void end(int status);
 
   const std::string id_;
