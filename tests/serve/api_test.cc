@@ -708,6 +708,17 @@ TEST(Api, ATextThatFailsAloneGivesStatus400) {
   EXPECT_EQ(fetch(server.port(), "GET", "/health").status, 200);
 }
 
+TEST(Api, ATextWithoutLogitsIsAServerErrorAndOthersGoOn) {
+  FakeServer server({.reply = "abcdef",
+                     .failure = "the model's logit is inf",
+                     .texts_fail = true,
+                     .model_fails = true});
+  const Answer answer = fetch(server.port(), "POST", "/v1/completions", R"({"prompt": "x"})");
+  EXPECT_EQ(answer.status, 500);
+  EXPECT_EQ(answer.json()["error"]["message"], "the model's logit is inf");
+  EXPECT_EQ(fetch(server.port(), "GET", "/health").status, 200);
+}
+
 TEST(Api, ATextOfAStoppedEngineIsAServerError) {
   FakeServer server({.reply = "abcdef", .failure = "the engine is shut down", .shut_down = true});
   const Answer answer = fetch(server.port(), "POST", "/v1/completions", R"({"prompt": "x"})");
