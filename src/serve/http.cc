@@ -65,12 +65,17 @@ class Connection final : public httplib::Stream, public HttpPeer {
     head_bytes_ = 0;
     in_head_ = true;
     path.clear();
-    deadline_ns_ = now_ns() + ns_of(first ? options_.read_timeout_s : options_.idle_timeout_s);
+    deadline_ns_ = now_ns() + ns_of(first ? options_.head_timeout_s : options_.idle_timeout_s);
     if (at_ == filled_ && !fill()) return false;
-    deadline_ns_ = now_ns() + ns_of(options_.read_timeout_s);
+    if (!first) {
+      deadline_ns_ = now_ns() + ns_of(options_.head_timeout_s);
+    }
     return true;
   }
-  void end_head() { in_head_ = false; }
+  void end_head() {
+    in_head_ = false;
+    deadline_ns_ = now_ns() + ns_of(options_.read_timeout_s);
+  }
 
   bool is_readable() const override { return at_ < filled_ || wait_for(fd_, POLLIN, deadline_ns_); }
   bool is_writable() const override { return !closed(); }

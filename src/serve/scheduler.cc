@@ -164,6 +164,7 @@ Stats Scheduler::stats() const {
   Stats stats = stats_;
   stats.running = std::ssize(running_);
   stats.waiting = std::ssize(waiting_);
+  stats.prefix_caching = options_.prefix_caching;
   for (const PagePool& pages : pages_) {
     stats.pages += pages.size();
     stats.pages_in_use += pages.in_use();
@@ -189,13 +190,20 @@ bool Scheduler::step() {
     input.part_tokens[static_cast<size_t>(each.sequence->part)] += each.count;
   }
   const StepOutput output = stepper_.step(input);
-  ++stats_.steps;
+  count_step(std::ssize(input.tokens));
   take_results(planned, output);
   for (const SequencePtr& sequence : running_) {
     send(*sequence);
   }
   remove_finished();
   return true;
+}
+
+void Scheduler::count_step(int64_t tokens) {
+  ++stats_.steps;
+  stats_.step_tokens += tokens;
+  ++stats_.steps_by_tokens[static_cast<size_t>(std::ranges::lower_bound(kStepBounds, tokens) -
+                                               kStepBounds.begin())];
 }
 
 std::vector<Scheduler::Planned> Scheduler::plan() {
@@ -461,7 +469,8 @@ void Scheduler::take_results(const std::vector<Planned>& planned, const StepOutp
 }
 
 bool Scheduler::end_without_logits(const Planned& planned, const StepOutput& output) {
-  for (auto row = static_cast<size_t>(planned.row); row < planned.row + planned.rows; ++row) {
+  for (int64_t i = planned.row; i < planned.row + planned.rows; ++i) {
+    const auto row = static_cast<size_t>(i);
     if (output.tokens[row] >= 0) continue;
     Update& update = planned.sequence->update;
     update.error = fmt::format(

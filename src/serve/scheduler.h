@@ -87,6 +87,7 @@ class Scheduler {
   /// Puts a running sequence back among the waiting ones, and frees its pages.
   void preempt(Sequence& sequence);
   void start(Sequence& sequence);
+  void count_step(int64_t tokens);
   void take_results(const std::vector<Planned>& planned, const StepOutput& output);
   /// Keeps the experts of a step's tokens beside the pages that hold these.
   void keep_routes(const std::vector<Planned>& planned, const StepOutput& output);

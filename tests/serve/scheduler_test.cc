@@ -241,6 +241,13 @@ TEST(Scheduler, SpreadsRequestsOverItsParts) {
   }
   run(scheduler);
   EXPECT_EQ(stepper.parts_used, 4 * stepper.steps);  // all parts work in all steps
+  // Each text has its prompt's 40 tokens and all of its own but the last one computed once.
+  const Stats stats = scheduler.stats();
+  EXPECT_EQ(stats.step_tokens, 8 * (40 + 19));
+  EXPECT_EQ(std::accumulate(stats.steps_by_tokens.begin(), stats.steps_by_tokens.end(), int64_t{0}),
+            stepper.steps);
+  EXPECT_EQ(stats.steps_by_tokens[1], stepper.steps - 2);  // eight tokens, one of each text
+  EXPECT_TRUE(stats.prefix_caching);
   // Its prefix lies in one part only.
   for (size_t i = 0; i < results.size(); ++i) {
     Result again;
@@ -306,6 +313,31 @@ TEST(Scheduler, ReusesThePagesOfACommonPrefix) {
   run(scheduler);
   EXPECT_EQ(salted.cached, 0);
   EXPECT_EQ(scheduler.stats().prefix_hits, 384);
+}
+
+TEST(Scheduler, PrefixesOfAnotherSaltOrOtherWeightsAreNotFound) {
+  PagedStepper stepper({.tokens = 64, .sequences = 2, .longest = 160, .pages = 8, .rows = 8});
+  SchedulerOptions options;
+  options.cache_namespace = "weights a";
+  Scheduler scheduler(stepper, nullptr, options);
+  const auto cached = [&](Scheduler& by, const std::string& salt) {
+    Request one = request(prompt(70), 1);
+    one.cache_salt = salt;
+    Result result;
+    by.submit(1, one, into(result));
+    run(by);
+    EXPECT_EQ(result.tokens, PagedStepper::text(prompt(70), 1));
+    return result.cached;
+  };
+  EXPECT_EQ(cached(scheduler, ""), 0);
+  EXPECT_EQ(cached(scheduler, "mine"), 0);
+  EXPECT_EQ(cached(scheduler, ""), 2 * kPage);
+  EXPECT_EQ(cached(scheduler, "mine"), 2 * kPage);
+  // The same model with other weights, as after an update: a salt does not lead to the old ones.
+  options.cache_namespace = "weights b";
+  Scheduler updated(stepper, nullptr, options);
+  EXPECT_EQ(cached(updated, "mine"), 0);
+  EXPECT_EQ(cached(updated, "mine"), 2 * kPage);
 }
 
 TEST(Scheduler, RunningTextsComeBeforeLongPrompts) {

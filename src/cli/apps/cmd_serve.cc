@@ -268,10 +268,14 @@ void add_engine_options(Args& args, ServeOptions* options) {
       "most tokens of prompt and answer together; 0, default: the model's most, as far as the KV "
       "cache holds it",
       0, 1 << 30);
-  args.option("--max-num-seqs", "N", &engine.max_num_seqs, "most texts in a batch", 1, 1 << 20);
-  args.option("--max-num-batched-tokens", "N", &engine.max_num_batched_tokens,
-              "most tokens of a step: fewer keep other streams even while a long prompt is read", 1,
-              1 << 24);
+  args.option("--max-num-seqs", "N", &engine.max_num_seqs,
+              "most texts in a batch; default: 32, or as many as --max-num-batched-tokens", 1,
+              1 << 20);
+  args.option(
+      "--max-num-batched-tokens", "N", &engine.max_num_batched_tokens,
+      "most tokens of a step, at least --max-num-seqs: fewer keep other streams even while a "
+      "long prompt is read; default: 512",
+      1, 1 << 24);
   args.option(
       "--decode-steps-between-chunks", "N", &engine.decode_steps,
       "steps that go on with running texts alone behind each step with tokens of prompts: a "
