@@ -61,9 +61,9 @@ struct Api::Slot {
 
 std::shared_ptr<Api::Slot> Api::take_slot() {
   if (draining_) throw Refusal{.status = 503, .message = "the server is stopping"};
-  ++streams_;
+  const int64_t taken = ++streams_;
   auto slot = std::make_shared<Slot>(*this);
-  if (streams_ > options_.max_streams) {
+  if (taken > options_.max_streams) {
     throw Refusal{.status = 429,
                   .message = fmt::format("{} requests are being answered, the limit of this server "
                                          "(--max-streams)",
