@@ -65,6 +65,7 @@ class Connection final : public httplib::Stream, public HttpPeer {
     head_bytes_ = 0;
     in_head_ = true;
     path.clear();
+    answered = false;
     deadline_ns_ = now_ns() + ns_of(first ? options_.head_timeout_s : options_.idle_timeout_s);
     if (at_ == filled_ && !fill()) return false;
     if (!first) {
@@ -99,7 +100,10 @@ class Connection final : public httplib::Stream, public HttpPeer {
     const int64_t deadline_ns = now_ns() + ns_of(options_.write_timeout_s);
     while (!dead_) {
       const ssize_t sent = ::send(fd_, from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent >= 0) return sent;
+      if (sent >= 0) {
+        answered = true;
+        return sent;
+      }
       const bool full = errno == EAGAIN || errno == EWOULDBLOCK;
       if ((!full && errno != EINTR) || (full && !wait_for(fd_, POLLOUT, deadline_ns))) {
         dead_ = true;
@@ -117,6 +121,12 @@ class Connection final : public httplib::Stream, public HttpPeer {
   socket_t socket() const override { return fd_; }
 
   bool gone() override { return closed(); }
+  /// The client sent more than was read: closing now would reset the connection, and the answer
+  /// with it.
+  bool has_unread() const {
+    pollfd poll_fd{fd_, POLLIN, 0};
+    return at_ < filled_ || (::poll(&poll_fd, 1, 0) == 1 && (poll_fd.revents & POLLIN) != 0);
+  }
 
   /// Reads and drops what the client still sends, so that closing does not destroy the answer.
   void linger() {
@@ -127,6 +137,7 @@ class Connection final : public httplib::Stream, public HttpPeer {
   }
 
   std::string path;         ///< of the request
+  bool answered = false;    ///< something was written since the request began
   bool must_close = false;  ///< the rest of what the client sends is no request
 
  private:
@@ -303,6 +314,9 @@ class Protocol : public httplib::Server {
       // Compressing costs more than loopback and local networks take, and delays streams.
       request.headers.erase("Accept-Encoding");
     });
+    if (!connection->answered && connection->must_close) {
+      refuse_request_line(connection);
+    }
     return ok && !closed && !connection->must_close;
   }
 
@@ -325,6 +339,25 @@ class Protocol : public httplib::Server {
 
   void refuse(httplib::Response& response, int status, const std::string& text) const {
     send(options_.error(status, text), response, false);
+  }
+
+  /// Answers a request line longer than a head may be, of which httplib says nothing.
+  void refuse_request_line(Connection* connection) const {
+    const HttpResponse answer =
+        options_.error(414, fmt::format("the request line has more than {} bytes", kMaxHead));
+    std::string text = fmt::format(
+        "HTTP/1.1 {} URI Too Long\r\nConnection: close\r\nContent-Type: {}\r\n"
+        "Content-Length: {}\r\n",
+        answer.status, answer.type, answer.body.size());
+    for (const auto& [name, value] : answer.headers) {
+      text += fmt::format("{}: {}\r\n", name, value);
+    }
+    text += "\r\n" + answer.body;
+    for (std::string_view rest = text; !rest.empty();) {
+      const ssize_t sent = connection->write(rest.data(), rest.size());
+      if (sent < 0) return;
+      rest.remove_prefix(static_cast<size_t>(sent));
+    }
   }
 
   static HttpRequest request_of(const httplib::Request& request) {
@@ -530,7 +563,7 @@ class Server final : public HttpServer {
       } catch (const std::exception& error) {
         log_warning("a connection was closed: {}", error.what());
       }
-      if (connection->must_close && !connection->gone()) {
+      if ((connection->must_close || connection->has_unread()) && !connection->gone()) {
         connection->linger();
       }
       current = nullptr;

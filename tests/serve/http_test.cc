@@ -53,6 +53,8 @@ TEST(Http, AnswersMalformedRequests) {
       "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n";
   for (const Case& one : std::vector<Case>{
            {"nonsense\r\n\r\n", 400},
+           {"GET /" + std::string(9'000, 'x') + " HTTP/1.1\r\nHost: x\r\n\r\n", 414},
+           {"GET /" + std::string(70'000, 'x') + " HTTP/1.1\r\nHost: x\r\n\r\n", 414},
            {"GET\r\n\r\n", 400},
            {"BREW / HTTP/1.1\r\nHost: x\r\n\r\n", 400},
            {"GET / HTTP/9\r\n\r\n", 400},
