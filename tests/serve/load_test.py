@@ -24,8 +24,8 @@ CLIENTS = int(os.environ.get("HOCKET_LOAD", "300"))
 TIMEOUT_S = 5  # plan.timeout_s
 MOST_MIB = 250  # of six requests of 2 MB each, parsed at once: ten times that as JSON values
 HAS_PROCESSES = os.path.exists(os.path.join(cli_util.BINARY_DIR, "libhocket_torch.so"))
-SMALL = ("--max-num-seqs", "8", "--max-waiting", "24", "--max-streams", "28", "--kv-cache-memory", "2MiB",
-         "--max-num-batched-tokens", "64")
+SMALL = ("--max-num-seqs", "8", "--max-waiting", "24", "--max-streams", "28",
+         "--kv-cache-memory", "192KiB", "--max-num-batched-tokens", "64")  # 16 pages: less than 8 texts may need
 # A request that takes a second or more with SLOW, where a step makes one token.
 LONG = {"prompt": [[1 + i] for i in range(40)], "max_tokens": 120, "ignore_eos": True}
 SLOW = ("--max-num-seqs", "1", "--max-num-batched-tokens", "1")
