@@ -91,7 +91,8 @@ void add_to(std::vector<Op>& ops) {
        .doc = "id[R], (log p of the model, log p of what it was drawn from, or the rank of a "
               "given token)[R,2], with setting `tempered` the first at the temperature, and the "
               "`top` most likely tokens of the model with log p, from logits[R,V], of which the "
-              "first `vocab` are tokens, summed as in so many `parts` of the vocabulary; settings, "
+              "first `vocab` are tokens, summed as in so many `parts` of the vocabulary; of a row "
+              "with a logit that is not finite -1, and (that logit, its token); settings, "
               "draws, masks, and changes of logits of tokens are data (ops/sample.h)",
        .infer = infer,
        .layout = {"rv,rs,rn,rm,rc,a,a,a->r,rx,ry,ry", "r"},

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rl/rollout.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/clock.h"
@@ -157,10 +159,11 @@ int Rollout::run(const RolloutRequest& request,
     stepper.follow([&] { return std::to_string(signal()); });
     return 0;
   }
-  // A new scheduler has no prefixes of earlier parameters.
+  // A new scheduler has no prefixes of earlier parameters; these are named by their version.
   serve::SchedulerOptions scheduler_options;
   scheduler_options.prefix_caching = run_.config.rl.prefix_caching;
   scheduler_options.max_waiting = 0;
+  scheduler_options.cache_namespace = fmt::format("version {}", request.version);
   serve::Scheduler scheduler(stepper, &data_.tokenizer(), scheduler_options);
   samples->resize(request.groups.size() * static_cast<size_t>(request.samples));
   std::string error;

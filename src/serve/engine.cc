@@ -47,9 +47,10 @@ RequestId Engine::submit(Request request, OnUpdate on_update) {
     const std::lock_guard lock(mutex_);
     if (!error_.empty()) fail_run("engine", "{}", error_);
     if (ends_) fail_run("engine", "{}", kShutDown);
-    if (max_waiting_ > 0 && stats_.waiting + std::ssize(queue_) >= max_waiting_) throw Busy();
+    if (max_waiting_ > 0 && stats_.waiting + submitted_ >= max_waiting_) throw Busy();
     id = ++last_id_;
     queue_.push_back({.id = id, .request = std::move(request), .on_update = std::move(on_update)});
+    ++submitted_;
     busy_ = true;
   }
   came_.notify_one();
@@ -67,9 +68,7 @@ void Engine::cancel(RequestId id) {
 Stats Engine::stats() const {
   const std::lock_guard lock(mutex_);
   Stats stats = stats_;
-  for (const Command& command : queue_) {
-    stats.waiting += command.cancels ? 0 : 1;
-  }
+  stats.waiting += submitted_;
   return stats;
 }
 
@@ -106,7 +105,7 @@ bool Engine::drain_queue() {
     }
     if (ends_) return false;
     commands = std::exchange(queue_, {});
-    stats_.waiting += std::ssize(commands);
+    stats_.waiting += std::exchange(submitted_, 0);
   }
   for (Command& command : commands) {
     if (command.cancels) {
@@ -138,6 +137,7 @@ void Engine::end_all(const std::string& error) {
   {
     const std::lock_guard lock(mutex_);
     commands = std::exchange(queue_, {});
+    submitted_ = 0;
   }
   scheduler_.fail_all(error);
   for (const Command& command : commands) {

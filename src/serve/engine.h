@@ -59,7 +59,8 @@ class Engine : public Service {
   mutable std::mutex mutex_;
   std::condition_variable came_, idle_;
   std::vector<Command> queue_;
-  Stats stats_;  ///< as of the last step
+  int64_t submitted_ = 0;  ///< of queue_: the others cancel
+  Stats stats_;            ///< as of the last step
   std::string error_;
   bool ends_ = false, busy_ = false;
   RequestId last_id_ = 0;

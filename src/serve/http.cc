@@ -66,12 +66,17 @@ class Connection final : public httplib::Stream, public HttpPeer {
     in_head_ = true;
     path.clear();
     answered = false;
-    deadline_ns_ = now_ns() + ns_of(first ? options_.read_timeout_s : options_.idle_timeout_s);
+    deadline_ns_ = now_ns() + ns_of(first ? options_.head_timeout_s : options_.idle_timeout_s);
     if (at_ == filled_ && !fill()) return false;
-    deadline_ns_ = now_ns() + ns_of(options_.read_timeout_s);
+    if (!first) {
+      deadline_ns_ = now_ns() + ns_of(options_.head_timeout_s);
+    }
     return true;
   }
-  void end_head() { in_head_ = false; }
+  void end_head() {
+    in_head_ = false;
+    deadline_ns_ = now_ns() + ns_of(options_.read_timeout_s);
+  }
 
   bool is_readable() const override { return at_ < filled_ || wait_for(fd_, POLLIN, deadline_ns_); }
   bool is_writable() const override { return !closed(); }
@@ -395,16 +400,18 @@ class Protocol : public httplib::Server {
         fmt::format("the body is over {}, the limit of this server (--max-body-mb)",
                     human_bytes(static_cast<double>(options_.max_body)));
     if (length > options_.max_body) return unread(413, too_large);
-    bool over = false;
+    bool over = false, busy = false;
+    ByteBudget::Share held(options_.budget);
     if (chunked || length > 0) {
       const bool whole = reader([&](const char* data, size_t size) {
         over = static_cast<int64_t>(ours.body.size() + size) > options_.max_body;
-        if (!over) {
-          ours.body.append(data, size);
-        }
-        return !over;
+        busy = !over && !held.set(std::ssize(ours.body) + static_cast<int64_t>(size));
+        if (over || busy) return false;
+        ours.body.append(data, size);
+        return true;
       });
       if (over) return unread(413, too_large);
+      if (busy) return unread(429, "other requests take the memory of this server for them");
       if (!whole) return unread(400, "the body is malformed, or did not come in time");
     }
     send(handler_(ours, *current), response, request.version == "HTTP/1.0");

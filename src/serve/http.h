@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "serve/byte_budget.h"
+
 namespace hocket::serve {
 
 /// A connection while its request is answered. Used by the thread that answers.
@@ -54,8 +56,10 @@ struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8000;                       ///< 0: any free one
   int64_t max_body = int64_t{32} << 20;  ///< bytes of a request's body
+  ByteBudget* budget = nullptr;          ///< of all bodies; outlives the server; null: none
   int max_connections = 320;             ///< later ones wait in the system's queue
-  double read_timeout_s = 30;            ///< for the whole of a request
+  double head_timeout_s = 5;             ///< for the head: silent clients take places of others
+  double read_timeout_s = 30;            ///< for the body
   double write_timeout_s = 30;           ///< without progress of a client that reads
   double idle_timeout_s = 5;             ///< of a connection between requests
   /// Makes the answer to a request that this layer refuses: status, text.

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "serve/pages.h"
+
 namespace hocket::serve {
 namespace {
 
@@ -74,6 +76,9 @@ std::string escaped_label(std::string_view text) {
 
 Histogram::Histogram(std::vector<double> bounds)
     : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
+
+Histogram::Histogram(std::vector<double> bounds, std::vector<int64_t> counts, double sum)
+    : bounds_(std::move(bounds)), counts_(std::move(counts)), sum_(sum) {}
 
 void Histogram::add(double value) {
   ++counts_[std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin()];
@@ -172,9 +177,21 @@ std::string Metrics::page(const Stats& stats, int64_t streams) const {
           stats.prefix_queries);
   counter("vllm:prefix_cache_hits_total", "Tokens found in the prefix cache.", stats.prefix_hits);
   counter("vllm:num_preemptions_total", "Requests whose pages were taken away.", stats.preemptions);
-  counter("vllm:prompt_tokens_total", "Tokens of prompts that were computed.", stats.prompt_tokens);
+  counter("vllm:prompt_tokens_total",
+          "Tokens of prompts that have begun, those found in the cache included.",
+          stats.prompt_tokens);
   counter("vllm:generation_tokens_total", "Generated tokens.", stats.generated_tokens);
   counter("hocket:steps_total", "Steps of the engine.", stats.steps);
+  head("vllm:cache_config_info", "gauge", "Sizes of the KV cache, as labels.", &out);
+  out += fmt::format(
+      "vllm:cache_config_info{{{},block_size=\"{}\",num_gpu_blocks=\"{}\","
+      "enable_prefix_caching=\"{}\"}} 1.0\n",
+      labels_, PagePool::kTokens, stats.pages, stats.prefix_caching ? "True" : "False");
+  head("vllm:iteration_tokens_total", "histogram", "Tokens of a step, of prompts and texts.", &out);
+  const auto& counts = stats.steps_by_tokens;
+  Histogram({kStepBounds.begin(), kStepBounds.end()}, {counts.begin(), counts.end()},
+            static_cast<double>(stats.step_tokens))
+      .print("vllm:iteration_tokens_total", labels_, &out);
   single("hocket:http_streams", "gauge", "Requests for text that are being answered.",
          static_cast<double>(streams));
 

@@ -19,6 +19,8 @@ namespace hocket::serve {
 class Histogram {
  public:
   explicit Histogram(std::vector<double> bounds);
+  /// Of values that were counted elsewhere: counts by bound, and above all, and their sum.
+  Histogram(std::vector<double> bounds, std::vector<int64_t> counts, double sum);
   void add(double value);
   /// Appends the series of the histogram; `labels` without brackets.
   void print(std::string_view name, std::string_view labels, std::string* out) const;

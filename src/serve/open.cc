@@ -38,8 +38,8 @@ EngineOptions agreed(EngineOptions options, comm::Processes& processes) {
   comm::expect_same(
       processes, "engine", "sizes",
       fmt::format("max-model-len {}, max-num-seqs {}, max-num-batched-tokens {}, max-logprobs {}",
-                  options.max_model_len, options.max_num_seqs, options.max_num_batched_tokens,
-                  options.max_logprobs));
+                  options.max_model_len, options.max_num_seqs.value_or(0),
+                  options.max_num_batched_tokens.value_or(0), options.max_logprobs));
   const double mine = options.kv_cache_memory.value_or(default_cache_memory());
   double least = mine;
   for (const std::string& other : processes.all_gather(fmt::format("{:.0f}", mine))) {
@@ -47,6 +47,27 @@ EngineOptions agreed(EngineOptions options, comm::Processes& processes) {
   }
   options.kv_cache_memory = least;
   return options;
+}
+
+/// Chooses texts and new tokens of a step.
+void choose_step(const engine::Run& run, const EngineOptions& options, StepLimits* limits) {
+  constexpr int64_t kTexts = 32, kTokens = 512;
+  const std::optional<int64_t>&texts = options.max_num_seqs,
+        &tokens = options.max_num_batched_tokens;
+  if (texts && tokens && *tokens < *texts) {
+    fail(run.name,
+         "--max-num-batched-tokens is {}, and --max-num-seqs {}; expected at least as many tokens, "
+         "as a step has one of every text; try --max-num-seqs {}",
+         *tokens, *texts, *tokens);
+  }
+  limits->sequences = texts.value_or(std::min(kTexts, tokens.value_or(kTexts)));
+  limits->tokens = tokens.value_or(std::max(kTokens, limits->sequences));
+  if (!texts && limits->sequences < kTexts) {
+    log_warning(
+        "at most {} texts are in a batch, as a step has {} tokens "
+        "(--max-num-batched-tokens)",
+        limits->sequences, limits->tokens);
+  }
 }
 
 }  // namespace
@@ -73,8 +94,7 @@ StepLimits choose_limits(const engine::Run& run, const data::Tokenizer& tokenize
             of_page * ceil_div(std::max<int64_t>(limits.longest, 1), PagePool::kTokens))),
         human_bytes(bytes));
   }
-  limits.sequences = options.max_num_seqs;
-  limits.tokens = std::max(options.max_num_batched_tokens, options.max_num_seqs);
+  choose_step(run, options, &limits);
   limits.pages =
       std::min(affordable, limits.sequences * (ceil_div(limits.longest, PagePool::kTokens) + 1));
   limits.vocab = std::min<int64_t>(tokenizer.vocab_size(), run.model.vocab_size);
@@ -82,6 +102,11 @@ StepLimits choose_limits(const engine::Run& run, const data::Tokenizer& tokenize
   limits.changes = limits.parts * limits.sequences * 256 + limits.longest + 1024;
   limits.alternatives = std::min(std::max<int64_t>(options.max_logprobs, 1), limits.vocab);
   return limits;
+}
+
+std::string cache_namespace(const engine::Run& run) {
+  return fmt::format("weights {} of {}, adapter {}", run.weights, run.config.model.path,
+                     run.adapter);
 }
 
 engine::Compiled compile_generation(const engine::Run& run, const StepLimits& limits) {
@@ -108,6 +133,7 @@ struct ModelEngine::Impl {
     scheduler_options.decode_steps = options.decode_steps;
     scheduler_options.prompt_tokens = options.prompt_tokens;
     scheduler_options.max_waiting = options.max_waiting;
+    scheduler_options.cache_namespace = cache_namespace(run);
     engine = std::make_unique<Engine>(*stepper, &tokenizer, std::move(scheduler_options),
                                       [this] { stepper->stay_alive(); });
   }

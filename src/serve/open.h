@@ -16,8 +16,10 @@ namespace hocket::serve {
 
 struct EngineOptions {
   int64_t max_model_len = 0;  ///< 0: the model's longest text, or what the cache can hold
-  int64_t max_num_seqs = 32;  ///< texts of a step on a data-parallel rank
-  int64_t max_num_batched_tokens = 512;  ///< new tokens of a step there
+  /// Texts of a step on a data-parallel rank; none: 32, or as many as a step has tokens.
+  std::optional<int64_t> max_num_seqs;
+  /// New tokens of a step there, at least one of every text; none: 512, or more for more texts.
+  std::optional<int64_t> max_num_batched_tokens;
   int64_t decode_steps = 0;   ///< of texts alone behind each with prompts (SchedulerOptions)
   int64_t prompt_tokens = 0;  ///< of one prompt in a step; 0: any
   int64_t max_waiting = 512;  ///< requests in the queue; submit() then throws Busy
@@ -60,6 +62,9 @@ class ModelEngine : public Service {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Returns the name of a run's weights, adapter included, for SchedulerOptions: their prefixes are
+/// those of no others.
+std::string cache_namespace(const engine::Run& run);
 /// Bytes of keys and values of a page on a rank with all heads and layers.
 int64_t page_bytes(const engine::Run& run);
 /// Chooses the sizes of steps. `longest`: tokens of a text, 0: as long as possible. Throws Error if

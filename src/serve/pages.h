@@ -49,6 +49,8 @@ class PagePool {
 
   int64_t size() const { return std::ssize(pages_); }
   int64_t in_use() const { return in_use_; }  ///< referenced
+  /// Returns whether a page is referenced.
+  bool used(PageId page) const { return pages_[static_cast<size_t>(page)].references > 0; }
   int64_t available() const { return size() - in_use_; }
 
  private:

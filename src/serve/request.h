@@ -3,6 +3,7 @@
 // requests; the engine (engine.h) answers them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,6 +12,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "serve/shared_tokens.h"
 
 namespace hocket::serve {
 
@@ -51,7 +54,7 @@ class TokenConstraint {
 };
 
 struct Request {
-  std::vector<int32_t> prompt;  ///< at least one token
+  SharedTokens prompt;  ///< at least one token
   Sampling sampling;
   std::vector<std::string> stops;    ///< each ends the text wherever tokens meet
   std::vector<int32_t> stop_tokens;  ///< each ends the text, and is no part of it
@@ -108,18 +111,29 @@ struct Update {
   std::optional<int32_t> stop_token;  ///< that ended the text
   std::string stop;                   ///< the string that ended the text
   std::string error;
+  bool model_failed = false;  ///< `error` is of the model's logits, and not of the request
 };
 /// Called on the engine's thread, which it must not hold up; never two at a time for one request.
 using OnUpdate = std::function<void(const Update&)>;
 
 using RequestId = int64_t;
 
+/// Bounds of the sizes of steps, in tokens, that Stats counts: those of vLLM's histogram.
+inline constexpr std::array<int64_t, 13> kStepBounds = {1,   8,    16,   32,   64,   128,  256,
+                                                        512, 1024, 2048, 4096, 8192, 16384};
+
 /// Counts since the start, and states now, for metrics.
 struct Stats {
   int64_t running = 0, waiting = 0;             ///< requests
   int64_t pages = 0, pages_in_use = 0;          ///< of the KV cache; cached prefixes are not in use
   int64_t prefix_queries = 0, prefix_hits = 0;  ///< tokens looked up, and found, in the cache
-  int64_t prompt_tokens = 0, generated_tokens = 0, preemptions = 0, steps = 0;
+  /// Of prompts that have begun, tokens found in the cache included.
+  int64_t prompt_tokens = 0;
+  int64_t generated_tokens = 0, preemptions = 0, steps = 0;
+  /// Steps by the first bound that their tokens do not exceed; the last: above all.
+  std::array<int64_t, kStepBounds.size() + 1> steps_by_tokens = {};
+  int64_t step_tokens = 0;  ///< of all steps
+  bool prefix_caching = false;
 };
 
 /// Thrown by submit() where the queue is full; clients may come again.

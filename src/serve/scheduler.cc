@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/scheduler.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <tuple>
@@ -115,18 +117,12 @@ void Scheduler::submit(RequestId id, Request request, OnUpdate on_update) {
   sequence->id = id;
   sequence->order = {request.priority, arrivals_++};
   sequence->cache_namespace = options_.cache_namespace + '\0' + request.cache_salt;
-  sequence->tokens = request.prompt;
   if (tokenizer_ != nullptr) {
     sequence->text.emplace(request.stops, request.include_stop);
     sequence->token_text.emplace(*tokenizer_, request.answer);
   }
   sequence->request = std::move(request);
   sequence->on_update = std::move(on_update);
-  if (sequence->has_penalties()) {
-    for (const int32_t token : sequence->request.prompt) {
-      sequence->counts[token] = 0;
-    }
-  }
   orders_.emplace(id, sequence->order);
   waiting_.emplace(sequence->order, std::move(sequence));
 }
@@ -168,6 +164,7 @@ Stats Scheduler::stats() const {
   Stats stats = stats_;
   stats.running = std::ssize(running_);
   stats.waiting = std::ssize(waiting_);
+  stats.prefix_caching = options_.prefix_caching;
   for (const PagePool& pages : pages_) {
     stats.pages += pages.size();
     stats.pages_in_use += pages.in_use();
@@ -193,13 +190,20 @@ bool Scheduler::step() {
     input.part_tokens[static_cast<size_t>(each.sequence->part)] += each.count;
   }
   const StepOutput output = stepper_.step(input);
-  ++stats_.steps;
+  count_step(std::ssize(input.tokens));
   take_results(planned, output);
   for (const SequencePtr& sequence : running_) {
     send(*sequence);
   }
   remove_finished();
   return true;
+}
+
+void Scheduler::count_step(int64_t tokens) {
+  ++stats_.steps;
+  stats_.step_tokens += tokens;
+  ++stats_.steps_by_tokens[static_cast<size_t>(std::ranges::lower_bound(kStepBounds, tokens) -
+                                               kStepBounds.begin())];
 }
 
 std::vector<Scheduler::Planned> Scheduler::plan() {
@@ -239,7 +243,9 @@ void Scheduler::plan_waiting(std::vector<Planned>* planned) {
   bool admitted = true;
   while (admitted && !waiting_.empty()) {
     admitted = false;
-    for (const int64_t part : parts_for(*waiting_.begin()->second)) {
+    Sequence& first = *waiting_.begin()->second;
+    first.open();
+    for (const int64_t part : parts_for(first)) {
       admitted = admit(part, planned);
       if (admitted) break;
     }
@@ -251,18 +257,23 @@ std::vector<int64_t> Scheduler::parts_for(const Sequence& sequence) const {
   for (const SequencePtr& each : running_) {
     ++running[static_cast<size_t>(each->part)];
   }
-  std::vector<std::tuple<int64_t, int64_t, int64_t>> order;
+  std::vector<std::tuple<bool, int64_t, int64_t, int64_t>> order;
   for (size_t part = 0; part < pages_.size(); ++part) {
     if (running[part] >= stepper_.limits().sequences || tokens_left_[part] <= 0) continue;
-    const int64_t known =
-        pages_.size() > 1
-            ? std::ssize(pages_[part].known(cacheable(sequence), sequence.cache_namespace))
-            : 0;
-    order.emplace_back(-known, pages_[part].in_use(), part);
+    const PagePool& pool = pages_[part];
+    std::vector<PageId> known;
+    if (pages_.size() > 1) {
+      known = pool.known(cacheable(sequence), sequence.cache_namespace);
+    }
+    const int64_t unused = std::ranges::count_if(known, [&](PageId id) { return !pool.used(id); });
+    const int64_t missing =
+        ceil_div(std::ssize(sequence.tokens), PagePool::kTokens) - std::ssize(known);
+    order.emplace_back(pool.available() - unused < missing, -std::ssize(known), pool.in_use(),
+                       part);
   }
   std::sort(order.begin(), order.end());
   std::vector<int64_t> parts;
-  for (const auto& [known, in_use, part] : order) {
+  for (const auto& [preempts, known, in_use, part] : order) {
     parts.push_back(part);
   }
   return parts;
@@ -425,6 +436,7 @@ void Scheduler::take_results(const std::vector<Planned>& planned, const StepOutp
   }
   for (const Planned& each : planned) {
     Sequence& sequence = *each.sequence;
+    if (end_without_logits(each, output)) continue;
     const int64_t given = each.rows - (each.draws ? 1 : 0);
     const auto logprobs_of = [&](size_t row, int64_t alternatives) {
       TokenLogprobs made{.token = output.tokens[row],
@@ -457,6 +469,22 @@ void Scheduler::take_results(const std::vector<Planned>& planned, const StepOutp
       finish(sequence, Finish::length);  // only the prompt was asked for
     }
   }
+}
+
+bool Scheduler::end_without_logits(const Planned& planned, const StepOutput& output) {
+  for (int64_t i = planned.row; i < planned.row + planned.rows; ++i) {
+    const auto row = static_cast<size_t>(i);
+    if (output.tokens[row] >= 0) continue;
+    Update& update = planned.sequence->update;
+    update.error = fmt::format(
+        "the model's logit of token {} is {}; expected a number: the text's activations overflow "
+        "or the weights are damaged; try a type of larger range, such as --dtype f32",
+        output.logprobs[2 * row + 1], output.logprobs[2 * row]);
+    update.model_failed = true;
+    finish(*planned.sequence, Finish::failed);
+    return true;
+  }
+  return false;
 }
 
 void Scheduler::end_without_token(Sequence& sequence) {

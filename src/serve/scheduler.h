@@ -70,8 +70,9 @@ class Scheduler {
   std::vector<Planned> plan();
   void plan_running(bool decoding, std::vector<Planned>* planned);
   void plan_waiting(std::vector<Planned>* planned);
-  /// Returns the partitions with room for a sequence: those with its longest cached prefix first,
-  /// then those with the most free pages.
+  /// Returns the partitions with a place for a sequence: those with pages for it first, so that no
+  /// other is preempted, then those with its longest cached prefix, then those with the most free
+  /// pages.
   std::vector<int64_t> parts_for(const Sequence& sequence) const;
   /// Starts the first waiting request in a partition; false: it still waits.
   bool admit(int64_t part, std::vector<Planned>* planned);
@@ -88,11 +89,14 @@ class Scheduler {
   /// Puts a running sequence back among the waiting ones, and frees its pages.
   void preempt(Sequence& sequence);
   void start(Sequence& sequence);
+  void count_step(int64_t tokens);
   void take_results(const std::vector<Planned>& planned, const StepOutput& output);
   /// Keeps the experts of a step's tokens beside the pages that hold these.
   void keep_routes(const std::vector<Planned>& planned, const StepOutput& output);
   std::vector<int32_t> routes_of(const Sequence& sequence) const;
   void take_token(Sequence& sequence, const StepOutput& output, size_t row);
+  /// Ends a text of whose rows one has logits that are not finite; false: all are.
+  bool end_without_logits(const Planned& planned, const StepOutput& output);
   /// Ends a text whose constraint allows no token.
   void end_without_token(Sequence& sequence);
   void finish(Sequence& sequence, Finish reason);

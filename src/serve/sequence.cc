@@ -17,6 +17,16 @@ int64_t Scheduler::Sequence::num_changes() const {
          (has_penalties() ? std::ssize(counts) : 0);
 }
 
+void Scheduler::Sequence::open() {
+  if (!tokens.empty()) return;
+  tokens = request.prompt;
+  if (has_penalties()) {
+    for (const int32_t token : tokens) {
+      counts[token] = 0;
+    }
+  }
+}
+
 void Scheduler::Sequence::add_token(int32_t token) {
   tokens.push_back(token);
   if (has_penalties()) {

@@ -20,9 +20,10 @@ struct Scheduler::Sequence {
   std::pair<int64_t, int64_t> order;  ///< priority, arrival
   std::string cache_namespace;        ///< of its prefixes
 
-  std::vector<int32_t> tokens;  ///< of the prompt, then of the text
-  int64_t computed = 0;         ///< tokens whose keys and values are in the pages
-  int64_t part = 0;             ///< StepLimits::parts: where its pages are
+  /// Of the prompt, then of the text; none before open(): requests that wait share their prompts.
+  std::vector<int32_t> tokens;
+  int64_t computed = 0;  ///< tokens whose keys and values are in the pages
+  int64_t part = 0;      ///< StepLimits::parts: where its pages are
   std::vector<PageId> pages;
   int64_t reported_cached = 0;  ///< tokens found in the prefix cache when it was first started
   bool started = false;
@@ -53,6 +54,8 @@ struct Scheduler::Sequence {
   /// Entries of changed logits that its row has in a step.
   int64_t num_changes() const;
   void add_token(int32_t token);
+  /// Takes the tokens of the prompt, unless it has them.
+  void open();
 };
 
 /// Tokens [begin, begin + count) of a sequence in a step, and its rows [row, row + rows).

@@ -43,8 +43,9 @@ struct StepInput {
 
 /// Outputs of a step, by row.
 struct StepOutput {
-  std::vector<int32_t> tokens;  ///< [N]
-  /// [N, 2]: of the model; of what was drawn from, or the rank of a given token.
+  std::vector<int32_t> tokens;  ///< [N]; -1: a logit of the row is not finite
+  /// [N, 2]: of the model; of what was drawn from, or the rank of a given token. Of token -1: the
+  /// logit, and its token.
   std::vector<double> logprobs;
   int64_t num_alternatives = 0;              ///< K
   std::vector<int32_t> alternatives;         ///< [N, K], -1: none; empty if not wanted

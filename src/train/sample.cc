@@ -61,10 +61,14 @@ std::string generate(engine::Session& session, const serve::StepLimits& limits,
     return text;
   }
   serve::Scheduler scheduler(stepper, &tokenizer, {});
-  scheduler.submit(1, std::move(request),
-                   [&text](const serve::Update& update) { text += update.text; });
+  std::string error;
+  scheduler.submit(1, std::move(request), [&](const serve::Update& update) {
+    text += update.text;
+    error = update.error;
+  });
   while (scheduler.step()) {
   }
+  if (!error.empty()) fail_run("sample", "{}", error);
   return text;
 }
 

@@ -284,11 +284,8 @@ TEST(Sample, DrawsNoIdBeyondTheTokens) {
   EXPECT_LT(drawn.logprobs[0], -5);
 }
 
-TEST(Sample, RefusesNanEmptyMasksAndUnknownIds) {
+TEST(Sample, RefusesEmptyMasksAndUnknownIds) {
   Row row = with(1, 0, 1);
-  row.logits[2] = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_THROW(draw({row}), std::runtime_error);
-  row = with(1, 0, 1);
   row.settings[Setting::masked] = 1;  // and nothing is allowed
   EXPECT_THROW(draw({row}), std::runtime_error);
   row = with(1, 0, 1);
@@ -297,6 +294,25 @@ TEST(Sample, RefusesNanEmptyMasksAndUnknownIds) {
   row = with(1, 0, 1);
   row.changes = {{5, 0, 1}};
   EXPECT_THROW(draw({row}), std::runtime_error);
+}
+
+TEST(Sample, RowsWithoutFiniteLogitsAreReportedAndOthersDrawn) {
+  Row infinite = shares(), not_a_number = shares();
+  infinite.logits[2] = INFINITY;
+  not_a_number.logits[4] = NAN;
+  not_a_number.given = 1;
+  for (Row* row : {&infinite, &not_a_number}) {
+    row->settings[Setting::alternatives] = 1;
+  }
+  Row drawn_from = shares();
+  drawn_from.settings[Setting::temperature] = 0;
+  const Drawn drawn = draw({infinite, drawn_from, not_a_number});
+  EXPECT_EQ(drawn.ids, (std::vector<int32_t>{-1, 1, -1}));
+  EXPECT_EQ(drawn.logprobs[0], INFINITY);
+  EXPECT_EQ(drawn.sampled[0], 2);
+  EXPECT_TRUE(std::isnan(drawn.logprobs[2]));
+  EXPECT_EQ(drawn.sampled[2], 4);
+  EXPECT_TRUE(drawn.top[0].empty() && drawn.top[2].empty());
 }
 
 }  // namespace

@@ -612,6 +612,78 @@ TEST(Api, TextsBeyondTheQueueWaitForThoseOfTheirRequest) {
   }
 }
 
+TEST(Api, TextsThatWaitHoldNeitherPromptsNorConstraints) {
+  std::atomic<int64_t> made{0};
+  ApiOptions options = fake_options();
+  options.constraint = [&](const OrderedJson*) {
+    ++made;
+    return std::make_shared<AnyConstraint>();
+  };
+  FakeServer server({.limit = 3, .held = true}, options);
+  Client client(server.port());
+  client.send(post_text("/v1/completions", R"({"prompt": [[97], [98]], "n": 100,
+                        "response_format": {"type": "json_object"}})"));
+  while (server.service().running() < 3) {
+    std::this_thread::yield();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // two more looks at the queue
+  EXPECT_EQ(made, 4);
+  const std::vector<Request> requests = server.service().requests();
+  EXPECT_EQ(&requests[0].prompt.ids(), &requests[2].prompt.ids());
+}
+
+TEST(Api, RequestsBeyondTheMemoryForAllAreRefused) {
+  ByteBudget budget(20'000);
+  ApiOptions options = fake_options();
+  options.budget = &budget;
+  HttpOptions http;
+  http.budget = &budget;
+  FakeServer server({.window = 100'000, .held = true}, options, http);
+  const auto ask = [&](int64_t bytes) {
+    return fetch(server.port(), "POST", "/v1/completions",
+                 fmt::format(R"({{"prompt": "{}"}})", std::string(bytes, 'a')));
+  };
+  Client first(server.port());
+  first.send(
+      post_text("/v1/completions", fmt::format(R"({{"prompt": "{}"}})", std::string(2000, 'a'))));
+  while (server.service().running() < 1) {
+    std::this_thread::yield();
+  }
+  EXPECT_GE(budget.held(), 4 * 2000);  // its tokens
+  const Answer busy = ask(3000);
+  EXPECT_EQ(busy.status, 429) << busy.body;
+  EXPECT_NE(busy.head.find("Retry-After: 1\r\n"), std::string::npos) << busy.head;
+  EXPECT_EQ(ask(15'000).status, 429);  // its body alone
+  // Values of JSON take more than their text: such a body never fits.
+  std::string ids;
+  for (int i = 0; i < 1000; ++i) {
+    ids += ",1";
+  }
+  const Answer large =
+      fetch(server.port(), "POST", "/v1/completions", fmt::format(R"({{"prompt": [1{}]}})", ids));
+  EXPECT_EQ(large.status, 413) << large.body;
+  server.service().release();
+  EXPECT_EQ(parse_answer(first.read_until("}}}")).status, 200);
+  for (int i = 0; i < 1000 && budget.held() > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  EXPECT_EQ(budget.held(), 0);
+}
+
+TEST(Api, ARequestWithoutAPlaceIsNotRead) {
+  ApiOptions options = fake_options();
+  options.max_streams = 1;
+  FakeServer server({.held = true}, options);
+  Client first(server.port());
+  first.send(post_text("/v1/completions", R"({"prompt": "abc"})"));
+  while (server.service().running() < 1) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(fetch(server.port(), "POST", "/v1/completions", "no JSON").status, 429);
+  EXPECT_EQ(fetch(server.port(), "POST", "/v1/chat/completions", "no JSON").status, 429);
+  server.service().release();
+}
+
 TEST(Api, FailuresAreErrors) {
   FakeServer server({.reply = "abcdef", .failure = "rank 1 was killed"});
   const Answer whole = fetch(server.port(), "POST", "/v1/completions", R"({"prompt": "x"})");
@@ -633,6 +705,17 @@ TEST(Api, ATextThatFailsAloneGivesStatus400) {
   const Answer answer = fetch(server.port(), "POST", "/v1/completions", R"({"prompt": "x"})");
   EXPECT_EQ(answer.status, 400);
   EXPECT_EQ(answer.json()["error"]["code"], "text_failed");
+  EXPECT_EQ(fetch(server.port(), "GET", "/health").status, 200);
+}
+
+TEST(Api, ATextWithoutLogitsIsAServerErrorAndOthersGoOn) {
+  FakeServer server({.reply = "abcdef",
+                     .failure = "the model's logit is inf",
+                     .texts_fail = true,
+                     .model_fails = true});
+  const Answer answer = fetch(server.port(), "POST", "/v1/completions", R"({"prompt": "x"})");
+  EXPECT_EQ(answer.status, 500);
+  EXPECT_EQ(answer.json()["error"]["message"], "the model's logit is inf");
   EXPECT_EQ(fetch(server.port(), "GET", "/health").status, 200);
 }
 

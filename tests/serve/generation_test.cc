@@ -4,12 +4,14 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "check/check.h"
 #include "engine/params.h"
 #include "generation_util.h"
 #include "graph/names.h"
 #include "kernels/backend.h"
 #include "program/memory.h"
+#include "tests/serve/serve_util.h"
 
 namespace hocket::serve {
 namespace {
@@ -40,6 +42,11 @@ TEST(Generation, ProgramsAreProven) {
     const check::Verdict verdict = check::check(compiled.program, compiled.reference);
     EXPECT_TRUE(verdict.ok()) << to_text(verdict);
     EXPECT_FALSE(verdict.proved.empty());
+    const std::string assumptions = fmt::format("{}", fmt::join(verdict.assumptions, "\n"));
+    EXPECT_NE(assumptions.find("attention_paged takes from the host: page tables: no two sequences "
+                               "write into one page"),
+              std::string::npos)
+        << assumptions;
     // The text form round-trips, and runs the same.
     const program::Program back = program::parse_program(program::print(compiled.program));
     EXPECT_TRUE(back == compiled.program);
@@ -47,6 +54,44 @@ TEST(Generation, ProgramsAreProven) {
     program::Program other = compiled.program;
     std::swap(other.symbols[0], other.symbols[1]);
     EXPECT_FALSE(check::check(other, compiled.reference).ok());
+  }
+}
+
+TEST(Generation, NamesOfPrefixesTellWeightsAndAdaptersApart) {
+  engine::Run plain = run_of("llama");
+  plain.weights = "models/a";
+  engine::Run adapted = plain, other = plain;
+  adapted.adapter = "adapters/b";
+  other.weights = "models/c";
+  EXPECT_EQ(cache_namespace(plain), cache_namespace(engine::Run(plain)));
+  EXPECT_NE(cache_namespace(plain), cache_namespace(adapted));
+  EXPECT_NE(cache_namespace(plain), cache_namespace(other));
+}
+
+TEST(Generation, StepsHaveATokenOfEveryText) {
+  const engine::Run run = run_of("llama");
+  const data::Tokenizer tokenizer = byte_tokenizer();
+  const auto limits = [&](std::optional<int64_t> texts, std::optional<int64_t> tokens) {
+    EngineOptions options;
+    options.max_model_len = 64;
+    options.max_num_seqs = texts;
+    options.max_num_batched_tokens = tokens;
+    options.kv_cache_memory = 1e8;
+    const StepLimits made = choose_limits(run, tokenizer, options);
+    return std::pair(made.sequences, made.tokens);
+  };
+  EXPECT_EQ(limits({}, {}), std::pair(int64_t{32}, int64_t{512}));
+  EXPECT_EQ(limits({}, 4), std::pair(int64_t{4}, int64_t{4}));
+  EXPECT_EQ(limits(1000, {}), std::pair(int64_t{1000}, int64_t{1000}));
+  EXPECT_EQ(limits(8, 8), std::pair(int64_t{8}, int64_t{8}));
+  try {
+    limits(32, 4);
+    ADD_FAILURE() << "32 texts in steps of 4 tokens are not refused";
+  } catch (const Error& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("--max-num-batched-tokens is 4, and --max-num-seqs 32"),
+        std::string::npos)
+        << error.what();
   }
 }
 

@@ -43,7 +43,8 @@ TEST(Http, KeepsConnections) {
 }
 
 TEST(Http, AnswersMalformedRequests) {
-  FakeServer server({}, fake_options(), {.max_body = 1000, .read_timeout_s = 0.5});
+  FakeServer server({}, fake_options(),
+                    {.max_body = 1000, .head_timeout_s = 0.5, .read_timeout_s = 0.5});
   struct Case {
     std::string bytes;
     int status;
@@ -91,7 +92,7 @@ TEST(Http, AnswersMalformedRequests) {
 }
 
 TEST(Http, LimitsHeadersAndTheirTime) {
-  FakeServer server({}, fake_options(), {.read_timeout_s = 0.3});
+  FakeServer server({}, fake_options(), {.head_timeout_s = 0.3});
   Client large(server.port());
   large.send("GET /health HTTP/1.1\r\n");
   for (int i = 0; i < 100; ++i) {
@@ -109,6 +110,28 @@ TEST(Http, LimitsHeadersAndTheirTime) {
   }
   EXPECT_FALSE(open);
   EXPECT_TRUE(wait_for_condition([&] { return server.http().connections() == 0; }));
+}
+
+TEST(Http, SilentClientsKeepOthersOutForTheTimeOfAHeadOnly) {
+  FakeServer server({}, fake_options(), {.max_connections = 3, .head_timeout_s = 0.3});
+  Client nothing(server.port()), part(server.port()), old(server.port());
+  part.send("GET /hea");
+  old.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET");  // and a part of a next one
+  EXPECT_NE(old.read_until("ok").find("200 OK"), std::string::npos);
+  EXPECT_TRUE(wait_for_condition([&] { return server.http().connections() == 3; }));
+  const int64_t start = now_ns();
+  EXPECT_EQ(fetch(server.port(), "GET", "/health").status, 200);
+  EXPECT_LT(seconds_since(start), 5);
+}
+
+TEST(Http, ABodyHasTimeOfItsOwn) {
+  FakeServer server({}, fake_options(), {.head_timeout_s = 0.2, .read_timeout_s = 10});
+  Client client(server.port());
+  const std::string text = post_text("/v1/completions", kPrompt, "Connection: close\r\n");
+  client.send(text.substr(0, text.size() - 3));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  client.send(text.substr(text.size() - 3));
+  EXPECT_EQ(parse_answer(client.read_all()).status, 200);
 }
 
 TEST(Http, AClientThatDisconnectsCancelsItsTexts) {
@@ -190,7 +213,8 @@ TEST(Http, FloodsAreAnsweredOrRefused) {
 }
 
 TEST(Http, MutatedRequestsNeverEndTheServer) {
-  FakeServer server({}, fake_options(), {.read_timeout_s = 0.05, .idle_timeout_s = 0.05});
+  FakeServer server({}, fake_options(),
+                    {.head_timeout_s = 0.05, .read_timeout_s = 0.05, .idle_timeout_s = 0.05});
   Rng rng(3);
   const std::string whole = post_text("/v1/completions", R"({"prompt": "abc", "stream": true})");
   for (int i = 0; i < 150; ++i) {

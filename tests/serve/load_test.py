@@ -22,9 +22,10 @@ import load_util  # noqa: E402
 SEED = os.environ.get("HOCKET_SEED", "1")
 CLIENTS = int(os.environ.get("HOCKET_LOAD", "300"))
 TIMEOUT_S = 5  # plan.timeout_s
+MOST_MIB = 250  # of six requests of 2 MB each, parsed at once: ten times that as JSON values
 HAS_PROCESSES = os.path.exists(os.path.join(cli_util.BINARY_DIR, "libhocket_torch.so"))
-SMALL = ("--max-num-seqs", "8", "--max-waiting", "24", "--max-streams", "28", "--kv-cache-memory", "2MiB",
-         "--max-num-batched-tokens", "64")
+SMALL = ("--max-num-seqs", "8", "--max-waiting", "24", "--max-streams", "28",
+         "--kv-cache-memory", "144KiB", "--max-num-batched-tokens", "64")  # 12 pages: too few for 8 texts of a flood
 # A request that takes a second or more with SLOW, where a step makes one token.
 LONG = {"prompt": [[1 + i] for i in range(40)], "max_tokens": 120, "ignore_eos": True}
 SLOW = ("--max-num-seqs", "1", "--max-num-batched-tokens", "1")
@@ -92,14 +93,28 @@ class Load(unittest.TestCase):
             self.assertEqual([], faults)
             self.assertEqual({200, 429}, set(statuses))
             self.assertEqual({}, server.wait_idle())
+            for _ in range(2):  # the second one finds the first one's pages
+                self.assertEqual(200, server.post("/v1/completions", prompt=[5] * 70, max_tokens=1)[0])
             time.sleep(5.5)  # connections idle for 5 s are closed
             use = server.use()
             self.assertLessEqual(use["files"], base["files"])
             self.assertLessEqual(use["threads"], base["threads"])
             metrics = server.metrics()
-            self.assertGreater(metrics["num_preemptions_total"] + metrics["prefix_cache_hits_total"], 0)
+            self.assertGreater(metrics["num_preemptions_total"], 0)
+            self.assertGreater(metrics["prefix_cache_hits_total"], 0)
             server.process.send_signal(signal.SIGTERM)
             self.assertEqual(0, server.process.wait(timeout=60))
+
+    def test_large_requests_take_little_memory(self):
+        with self.serve("--max-model-len", "8192", "--max-num-seqs", "2", "--max-waiting", "64") as server:
+            load_util.warm_up(server)
+            before = server.use()["rss"]
+            statuses = load_util.large_requests(server, 6)
+            more = server.use()["peak"] - before
+            print(f"large requests: {dict(statuses)}, {more:.0f} MiB more at the peak")
+            self.assertLessEqual(set(statuses), {0, 429})
+            self.assertLess(more, MOST_MIB)
+            self.assertEqual({}, server.wait_idle())
 
     def test_a_signal_lets_requests_end_and_a_second_one_does_not(self):
         with self.serve(*SLOW, "--shutdown-timeout", "200") as server:
@@ -182,7 +197,9 @@ class Load(unittest.TestCase):
 
     @unittest.skipUnless(HAS_PROCESSES, "built without PyTorch: ranks are threads")
     def test_a_rank_that_is_lost_while_nobody_asks_ends_the_server(self):
-        self.lose(signal.SIGKILL, ["tp=2"], idle=True)
+        for send in (signal.SIGKILL, signal.SIGSTOP):
+            with self.subTest(send.name):
+                self.lose(send, ["tp=2"], idle=True)
 
     @unittest.skipUnless(HAS_PROCESSES, "built without PyTorch: ranks are threads")
     def test_a_signal_to_all_ranks_lets_requests_end(self):

@@ -40,6 +40,7 @@ TEST(Metrics, BucketsEqualThoseOfVllm) {
   EXPECT_EQ(bounds("vllm:time_to_first_token_seconds"), 22 + 1);
   EXPECT_EQ(bounds("vllm:inter_token_latency_seconds"), 19 + 1);
   EXPECT_EQ(bounds("vllm:e2e_request_latency_seconds"), 21 + 1);
+  EXPECT_EQ(bounds("vllm:iteration_tokens_total"), 13 + 1);
   EXPECT_NE(
       page.find("time_to_first_token_seconds_bucket{engine=\"0\",model_name=\"m\",le=\"2560.0\"}"),
       page.npos);
@@ -76,7 +77,10 @@ TEST(Metrics, PageHasTheEnginesCountsAndTheTexts) {
                     .prompt_tokens = 90,
                     .generated_tokens = 5,
                     .preemptions = 1,
-                    .steps = 11};
+                    .steps = 11,
+                    .steps_by_tokens = {1, 10},
+                    .step_tokens = 51,
+                    .prefix_caching = true};
   const std::string page = metrics.page(stats, 4);
   const std::string labels = "engine=\"0\",model_name=\"a\\\"b\\\\c\\n\"";
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
@@ -96,6 +100,8 @@ TEST(Metrics, PageHasTheEnginesCountsAndTheTexts) {
            {"vllm:request_time_per_output_token_seconds_sum", "0.5"},
            {"vllm:inter_token_latency_seconds_count", "2"},
            {"vllm:inter_token_latency_seconds_sum", "0.06"},
+           {"vllm:iteration_tokens_total_count", "11"},
+           {"vllm:iteration_tokens_total_sum", "51.0"},
            {"hocket:http_streams", "4.0"}}) {
     EXPECT_TRUE(has_line(page, name + "{" + labels + "} " + value)) << name << "\n" << page;
   }
@@ -105,6 +111,10 @@ TEST(Metrics, PageHasTheEnginesCountsAndTheTexts) {
       has_line(page, "vllm:request_success_total{" + labels + ",finished_reason=\"abort\"} 1.0"));
   EXPECT_TRUE(
       has_line(page, "vllm:request_success_total{" + labels + ",finished_reason=\"stop\"} 0.0"));
+  EXPECT_TRUE(has_line(page, "vllm:iteration_tokens_total_bucket{" + labels + ",le=\"8.0\"} 11"));
+  EXPECT_TRUE(has_line(page, "vllm:cache_config_info{" + labels +
+                                 ",block_size=\"32\",num_gpu_blocks=\"8\","
+                                 "enable_prefix_caching=\"True\"} 1.0"));
   EXPECT_TRUE(has_line(
       page, "http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"2xx\"} 2.0"));
 }

@@ -3,9 +3,11 @@
 // batch, budgets are kept, and requests that cannot run are refused.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <thread>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -31,6 +33,9 @@ class PagedStepper : public Stepper {
 
   StepOutput step(const StepInput& input) override {
     ++steps;
+    if (during_step) {
+      during_step();
+    }
     const auto tokens = std::ssize(input.tokens), rows = std::ssize(input.rows);
     most_tokens = std::max(most_tokens, tokens);
     EXPECT_EQ(std::ssize(input.part_tokens), limits_.parts);
@@ -69,6 +74,13 @@ class PagedStepper : public Stepper {
         output.alternative_logprobs.push_back(-static_cast<double>(k));
       }
     }
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto t = static_cast<size_t>(input.rows[static_cast<size_t>(r)]);
+      if (input.tokens[t] != overflows_behind) continue;
+      output.tokens[static_cast<size_t>(r)] = -1;
+      output.logprobs[static_cast<size_t>(2 * r)] = INFINITY;
+      output.logprobs[static_cast<size_t>(2 * r + 1)] = 17;
+    }
     if (limits_.routes) {
       output.routes.assign(static_cast<size_t>(tokens), 7);
     }
@@ -89,6 +101,8 @@ class PagedStepper : public Stepper {
   }
 
   int64_t steps = 0, fails_at = -1, most_tokens = 0, parts_used = 0;
+  std::function<void()> during_step;
+  int32_t overflows_behind = -1;  ///< rows of this token have no finite logits
 
  private:
   int32_t& slot(const StepInput& input, int64_t token, int32_t position) {
@@ -228,6 +242,13 @@ TEST(Scheduler, SpreadsRequestsOverItsParts) {
   }
   run(scheduler);
   EXPECT_EQ(stepper.parts_used, 4 * stepper.steps);  // all parts work in all steps
+  // Each text has its prompt's 40 tokens and all of its own but the last one computed once.
+  const Stats stats = scheduler.stats();
+  EXPECT_EQ(stats.step_tokens, 8 * (40 + 19));
+  EXPECT_EQ(std::accumulate(stats.steps_by_tokens.begin(), stats.steps_by_tokens.end(), int64_t{0}),
+            stepper.steps);
+  EXPECT_EQ(stats.steps_by_tokens[1], stepper.steps - 2);  // eight tokens, one of each text
+  EXPECT_TRUE(stats.prefix_caching);
   // Its prefix lies in one part only.
   for (size_t i = 0; i < results.size(); ++i) {
     Result again;
@@ -236,6 +257,40 @@ TEST(Scheduler, SpreadsRequestsOverItsParts) {
     EXPECT_EQ(again.cached, kPage);
     EXPECT_EQ(again.tokens, results[i].tokens);
   }
+}
+
+TEST(Scheduler, APartWithRoomComesBeforeOneThatHasThePrefixAndNoRoom) {
+  PagedStepper stepper(
+      {.parts = 2, .tokens = kPage, .sequences = 4, .longest = 128, .pages = 4, .rows = 2});
+  Scheduler scheduler(stepper, nullptr, {});
+  const auto behind_prefix = [](int64_t length, int32_t first) {
+    std::vector<int32_t> tokens = prompt(kPage);
+    const std::vector<int32_t> own = prompt(length, first);
+    tokens.insert(tokens.end(), own.begin(), own.end());
+    return tokens;
+  };
+  std::vector<Result> results(5);
+  const auto submit = [&](size_t i, std::vector<int32_t> tokens, int64_t most, int64_t priority) {
+    Request one = request(std::move(tokens), most);
+    one.priority = priority;
+    scheduler.submit(static_cast<int64_t>(i), one, into(results[i]));
+  };
+  submit(0, behind_prefix(1, 100), 1, 1);
+  run(scheduler);
+  // Its part becomes full: two texts take all rows, and a prompt waits for one at its end.
+  submit(1, behind_prefix(1, 200), 30, 1);
+  submit(2, behind_prefix(1, 300), 30, 1);
+  scheduler.step();
+  submit(3, behind_prefix(kPage, 400), 1, 1);
+  scheduler.step();
+  scheduler.step();
+  EXPECT_EQ(scheduler.stats().pages_in_use, 4);
+  submit(4, behind_prefix(2 * kPage, 500), 1, 0);
+  run(scheduler);
+  EXPECT_EQ(scheduler.stats().preemptions, 0);
+  EXPECT_EQ(results[3].tokens, PagedStepper::text(behind_prefix(kPage, 400), 1));
+  EXPECT_EQ(results[4].tokens, PagedStepper::text(behind_prefix(2 * kPage, 500), 1));
+  EXPECT_EQ(results[4].cached, 0);
 }
 
 TEST(Scheduler, ReusesThePagesOfACommonPrefix) {
@@ -259,6 +314,31 @@ TEST(Scheduler, ReusesThePagesOfACommonPrefix) {
   run(scheduler);
   EXPECT_EQ(salted.cached, 0);
   EXPECT_EQ(scheduler.stats().prefix_hits, 384);
+}
+
+TEST(Scheduler, PrefixesOfAnotherSaltOrOtherWeightsAreNotFound) {
+  PagedStepper stepper({.tokens = 64, .sequences = 2, .longest = 160, .pages = 8, .rows = 8});
+  SchedulerOptions options;
+  options.cache_namespace = "weights a";
+  Scheduler scheduler(stepper, nullptr, options);
+  const auto cached = [&](Scheduler& by, const std::string& salt) {
+    Request one = request(prompt(70), 1);
+    one.cache_salt = salt;
+    Result result;
+    by.submit(1, one, into(result));
+    run(by);
+    EXPECT_EQ(result.tokens, PagedStepper::text(prompt(70), 1));
+    return result.cached;
+  };
+  EXPECT_EQ(cached(scheduler, ""), 0);
+  EXPECT_EQ(cached(scheduler, "mine"), 0);
+  EXPECT_EQ(cached(scheduler, ""), 2 * kPage);
+  EXPECT_EQ(cached(scheduler, "mine"), 2 * kPage);
+  // The same model with other weights, as after an update: a salt does not lead to the old ones.
+  options.cache_namespace = "weights b";
+  Scheduler updated(stepper, nullptr, options);
+  EXPECT_EQ(cached(updated, "mine"), 0);
+  EXPECT_EQ(cached(updated, "mine"), 2 * kPage);
 }
 
 TEST(Scheduler, RunningTextsComeBeforeLongPrompts) {
@@ -457,6 +537,66 @@ TEST(Scheduler, AStepThatFailsEndsAllRequests) {
   }
 }
 
+TEST(Engine, CancellationsTakeNoPlacesInTheQueue) {
+  PagedStepper stepper({.tokens = 64, .sequences = 1, .longest = 160, .pages = 8, .rows = 8});
+  SchedulerOptions options;
+  options.max_waiting = 4;
+  std::atomic<Engine*> engine{nullptr};
+  std::atomic<int> steps{0};
+  // Twenty clients go in the first step, and one comes in that and the next one.
+  std::atomic<int64_t> refused{0};
+  stepper.during_step = [&] {
+    while (engine == nullptr) {
+      std::this_thread::yield();
+    }
+    if (++steps > 2) return;
+    for (int i = 0; i < 20; ++i) {
+      engine.load()->cancel(1000);
+    }
+    try {
+      engine.load()->submit(request(prompt(5), 1), nullptr);
+    } catch (const Busy&) {
+      ++refused;
+    }
+  };
+  Engine running(stepper, nullptr, options);
+  engine = &running;
+  Result first;
+  running.submit(request(prompt(5), 5), into(first));
+  running.wait_idle();
+  EXPECT_EQ(refused, 0);
+  EXPECT_EQ(running.stats().waiting, 0);
+  running.stop();
+}
+
+TEST(Engine, ATextWithoutFiniteLogitsFailsAlone) {
+  PagedStepper stepper({.tokens = 64, .sequences = 3, .longest = 160, .pages = 8, .rows = 64});
+  stepper.overflows_behind = 900;
+  Engine engine(stepper, nullptr, SchedulerOptions());
+  std::vector<int32_t> overflows = prompt(5);
+  overflows.push_back(900);
+  Request in_prompt = request(overflows, 4);
+  in_prompt.prompt = {900, 1, 2};
+  in_prompt.prompt_logprobs = 0;
+  Result good, bad, early, later;
+  engine.submit(request(prompt(5), 10), into(good));
+  engine.submit(request(overflows, 10), into(bad));
+  engine.submit(in_prompt, into(early));
+  engine.wait_idle();
+  engine.submit(request(prompt(7), 10), into(later));
+  engine.wait_idle();
+  engine.stop();
+  EXPECT_EQ(good.tokens, PagedStepper::text(prompt(5), 10));
+  EXPECT_EQ(later.tokens, PagedStepper::text(prompt(7), 10));
+  for (const Result& result : {bad, early}) {
+    EXPECT_EQ(result.finish, Finish::failed);
+    EXPECT_NE(result.error.find("the model's logit of token 17 is inf"), std::string::npos)
+        << result.error;
+    EXPECT_TRUE(result.tokens.empty());
+  }
+  EXPECT_EQ(engine.failure(), "");
+}
+
 TEST(Engine, AnOrderlyEndIsNoFailure) {
   PagedStepper stepper({.tokens = 64, .sequences = 2, .longest = 160, .pages = 8, .rows = 8});
   Engine engine(stepper, nullptr, SchedulerOptions());
@@ -521,9 +661,9 @@ TEST(Scheduler, RefusesRequestsThatCanNeverRun) {
     change(one);
     EXPECT_THROW(scheduler.submit(1, one, nullptr), Error);
   };
-  refuses([](Request& r) { r.prompt.clear(); });
-  refuses([](Request& r) { r.prompt[0] = kVocab; });
-  refuses([](Request& r) { r.prompt[0] = -1; });
+  refuses([](Request& r) { r.prompt = {}; });
+  refuses([](Request& r) { r.prompt = {kVocab}; });
+  refuses([](Request& r) { r.prompt = {-1}; });
   refuses([](Request& r) { r.max_tokens = 96; });
   refuses([](Request& r) { r.max_tokens = -1; });
   refuses([](Request& r) { r.min_tokens = 11; });

@@ -151,6 +151,7 @@ Update FakeService::step(Text* text) const {
   if (!options_.failure.empty() && text->tokens >= 2) {
     update.finish = Finish::failed;
     update.error = options_.failure;
+    update.model_failed = options_.model_fails;
     return update;
   }
   if (text->tokens >= request.max_tokens) {

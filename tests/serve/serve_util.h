@@ -36,6 +36,7 @@ class FakeService final : public Service {
     int64_t window = 4096, limit = 1 << 20;
     std::string failure = {};  ///< unless empty, texts fail with it after two tokens
     bool texts_fail = false;   ///< by themselves: the service does not
+    bool model_fails = false;  ///< with texts_fail: Update::model_failed
     bool shut_down = false;    ///< `failure` is that
     bool held = false;         ///< no text begins before release()
   };

@@ -172,6 +172,11 @@ class Generate(Folder):
         self.assertEqual(first, three[0])
         self.assertEqual(3, len({text["text"] for text in three}))
         self.assertEqual([0, 1, 2], [text["sample"] for text in three])
+        # Standard error says how far the texts are, and how fast, beside the sum at the end.
+        ran = subprocess.run([cli_util.HOCKET, "generate", self.path("samples"), "--json", "--tokenizer",
+                              self.path("data/tokenizer.json"), *drawn, "--samples", "3"],
+                             capture_output=True, text=True, check=True)
+        self.assertRegex(ran.stderr, r"(?m)^[0-3] of 3 texts, [\d.e+]+ tokens/s$")
 
     def test_logprobs(self):
         w, c, _ = self.chat_model("logprobs")

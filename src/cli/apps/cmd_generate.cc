@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <deque>
@@ -208,12 +209,18 @@ class Text {
     }
     came_.notify_one();
   }
-  /// Calls fn with new text until there is no more. Throws Error (exit code 1) if it failed.
-  void follow(const std::function<void(std::string_view)>& fn) {
+  /// Calls fn with new text until there is no more, and `waits` every second in between. Throws
+  /// Error (exit code 1) if it failed.
+  void follow(const std::function<void(std::string_view)>& fn, const std::function<void()>& waits) {
     size_t passed = 0;
     std::unique_lock lock(mutex_);
     for (;;) {
-      came_.wait(lock, [&] { return text_.size() > passed || end_; });
+      const auto more = [&] { return text_.size() > passed || end_; };
+      while (!came_.wait_for(lock, std::chrono::seconds(1), more)) {
+        lock.unlock();
+        waits();
+        lock.lock();
+      }
       const std::string part = text_.substr(passed);
       passed = text_.size();
       const bool over = end_.has_value();
@@ -339,9 +346,10 @@ void submit_all(serve::ModelEngine& engine, const GenerateOptions& options,
                 const std::vector<Prompt>& prompts, const serve::Request& common,
                 std::deque<Text>* texts) {
   for (const Prompt& prompt : prompts) {
+    const serve::SharedTokens ids = prompt.ids;
     for (int64_t sample = 0; sample < options.samples; ++sample) {
       serve::Request request = common;
-      request.prompt = prompt.ids;
+      request.prompt = ids;
       request.answer = prompt.is_chat;
       request.sampling.sample = sample;
       Text& text = texts->emplace_back();
@@ -352,8 +360,8 @@ void submit_all(serve::ModelEngine& engine, const GenerateOptions& options,
 }
 
 /// Prints texts in order while they are made; returns their tokens.
-int64_t print_all(const GenerateOptions& options, const std::vector<Prompt>& prompts,
-                  std::deque<Text>* texts) {
+int64_t print_all(const serve::ModelEngine& engine, const GenerateOptions& options,
+                  const std::vector<Prompt>& prompts, std::deque<Text>* texts) {
   Printer printer(options, std::ssize(*texts));
   // A terminal shows the texts themselves.
   std::optional<Progress> progress;
@@ -361,17 +369,22 @@ int64_t print_all(const GenerateOptions& options, const std::vector<Prompt>& pro
     progress.emplace();
   }
   int64_t printed = 0, tokens = 0;
+  const int64_t start = now_ns();
+  const auto show = [&] {
+    if (!progress) return;
+    const double rate =
+        static_cast<double>(engine.stats().generated_tokens) / std::max(seconds_since(start), 1e-9);
+    progress->update(fmt::format("{} of {} texts, {:.3g} tokens/s", printed, texts->size(), rate));
+  };
   auto text = texts->begin();
   for (size_t i = 0; i < prompts.size(); ++i) {
     for (int64_t sample = 0; sample < options.samples; ++sample, ++text) {
       printer.begin(prompts[i], static_cast<int64_t>(i), sample);
-      text->follow([&](std::string_view part) { printer.put(part); });
+      text->follow([&](std::string_view part) { printer.put(part); }, show);
       printer.end(prompts[i], sample, *text);
       tokens += std::ssize(text->ids());
       ++printed;
-      if (progress) {
-        progress->update(fmt::format("{} of {} texts", printed, texts->size()));
-      }
+      show();
     }
   }
   return tokens;
@@ -385,7 +398,7 @@ void generate_all(serve::ModelEngine& engine, const GenerateOptions& options,
   int64_t tokens = 0;
   try {
     submit_all(engine, options, prompts, common, &texts);
-    tokens = print_all(options, prompts, &texts);
+    tokens = print_all(engine, options, prompts, &texts);
   } catch (...) {
     engine.stop();  // texts are given to no more
     throw;

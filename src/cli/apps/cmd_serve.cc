@@ -45,7 +45,8 @@ struct ServeOptions {
   serve::HttpOptions http;
   std::string chat_template, tool_parser = "auto", reasoning_parser = "auto";
   std::vector<std::string> names, api_keys, origins;
-  int64_t port = 8000, max_body_mb = 32, max_streams = 256, max_logprobs = 20;
+  int64_t port = 8000, max_body_mb = 32, max_requests_mb = 512, max_streams = 256;
+  int64_t max_logprobs = 20;
   double request_timeout_s = 0, shutdown_timeout_s = 30;
   bool no_prefix_caching = false, no_access_log = false, ignore_unknown = false;
   bool auto_tool_choice = false, print_fields = false;
@@ -58,6 +59,10 @@ void check_serve_options(const ServeOptions& options) {
                {"auto", "none", "think", "deepseek_r1", "qwen3"});
   if (!(options.request_timeout_s >= 0 && options.shutdown_timeout_s >= 0)) {
     fail(kServe, "a timeout is below 0; expected seconds");
+  }
+  if (options.max_requests_mb < options.max_body_mb) {
+    fail(kServe, "--max-requests-mb is {}; expected at least --max-body-mb, {}",
+         options.max_requests_mb, options.max_body_mb);
   }
   for (const std::string& key : options.api_keys) {
     if (key.empty()) fail(kServe, "--api-key is empty; expected some text");
@@ -212,6 +217,8 @@ int serve_model(ServeOptions options) {
   // heap.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
 #endif
+  serve::ByteBudget budget(options.max_requests_mb << 20);
+  chosen.budget = options.http.budget = &budget;
   serve::Api api(std::move(chosen), engine, tokenizer, chat_template ? &*chat_template : nullptr);
 
   const Interrupt interrupt;
@@ -261,10 +268,14 @@ void add_engine_options(Args& args, ServeOptions* options) {
       "most tokens of prompt and answer together; 0, default: the model's most, as far as the KV "
       "cache holds it",
       0, 1 << 30);
-  args.option("--max-num-seqs", "N", &engine.max_num_seqs, "most texts in a batch", 1, 1 << 20);
-  args.option("--max-num-batched-tokens", "N", &engine.max_num_batched_tokens,
-              "most tokens of a step: fewer keep other streams even while a long prompt is read", 1,
-              1 << 24);
+  args.option("--max-num-seqs", "N", &engine.max_num_seqs,
+              "most texts in a batch; default: 32, or as many as --max-num-batched-tokens", 1,
+              1 << 20);
+  args.option(
+      "--max-num-batched-tokens", "N", &engine.max_num_batched_tokens,
+      "most tokens of a step, at least --max-num-seqs: fewer keep other streams even while a "
+      "long prompt is read; default: 512",
+      1, 1 << 24);
   args.option(
       "--decode-steps-between-chunks", "N", &engine.decode_steps,
       "steps that go on with running texts alone behind each step with tokens of prompts: a "
@@ -325,6 +336,10 @@ void verb_serve(Args& args) {
               "most requests that are answered at a time; more are refused with status 429", 1,
               4096);
   args.option("--max-body-mb", "N", &options->max_body_mb, "most MiB of a request", 1, 4096);
+  args.option("--max-requests-mb", "N", &options->max_requests_mb,
+              "most MiB that all requests take together, from their bodies to the tokens of their "
+              "prompts; more are refused with status 429",
+              1, 1 << 20);
   args.option("--request-timeout", "S", &options->request_timeout_s,
               "most seconds of an answer; 0: any");
   args.option("--shutdown-timeout", "S", &options->shutdown_timeout_s,

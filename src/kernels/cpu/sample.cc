@@ -34,10 +34,7 @@ class SampledRow {
 
   void run() {
     for (int64_t i = 0; i < vocab_; ++i) {
-      if (!std::isfinite(logits_[i])) {
-        fail_run("sample", "the logit of token {} in row {} is {}; nothing can be drawn", i, row_,
-                 static_cast<double>(logits_[i]));
-      }
+      if (!std::isfinite(logits_[i])) return report_none(i);
     }
     double lse = in_parts(logits_);
     report_alternatives(setting(Setting::candidates) == 0 ? lse : kNone);
@@ -93,6 +90,14 @@ class SampledRow {
   static double tempered(T z, T factor) {
     volatile T rounded = z * factor;  // else the product may be fused with later operations
     return static_cast<double>(rounded);
+  }
+
+  /// Reports that nothing can be drawn: the logit of a token is no number. Other rows go on.
+  void report_none(int64_t token) {
+    report_alternatives(kNone);
+    out<int32_t>(args_, 0)[row_] = -1;
+    out<double>(args_, 1)[2 * row_] = static_cast<double>(logits_[token]);
+    out<double>(args_, 1)[2 * row_ + 1] = static_cast<double>(token);
   }
 
   /// Returns the place of a token among the most likely ones, from 1.

@@ -201,7 +201,11 @@ HttpResponse Api::refused(int status, const std::string& text) const {
   HttpRequest unread;
   unread.address = unread.method = unread.path = "-";
   log(unread, status, 0, text);
-  return error_response({.status = status, .message = text});
+  const bool is_busy = status == 429;
+  return error_response({.status = status,
+                         .message = text,
+                         .code = is_busy ? "rate_limit_exceeded" : "",
+                         .retry_after_s = is_busy ? 1 : 0});
 }
 
 namespace {
@@ -332,7 +336,8 @@ HttpResponse Api::tokenize(const HttpRequest& request) const {
     const auto text = body.text("prompt");
     if (!text) refuse("prompt", "is missing; expected text, or messages");
     const bool special = body.boolean("add_special_tokens").value_or(true);
-    ids = special ? prompt_ids({.text = *text}, true) : tokenizer_.encode(*text);
+    PromptInput prompt{.text = *text};
+    ids = special ? prompt_ids(prompt, true) : tokenizer_.encode(*text);
   }
   const TokenNames names(tokenizer_, false);
   JsonWriter out;

@@ -15,6 +15,7 @@
 
 #include "data/chat/chat_template.h"
 #include "data/tokenizer/tokenizer.h"
+#include "serve/byte_budget.h"
 #include "serve/http.h"
 #include "serve/metrics.h"
 #include "serve/openai/job.h"
@@ -50,6 +51,7 @@ struct ApiOptions {
   std::string tool_parser;                      ///< one of tool_parser_names(); "": none
   bool splits_reasoning = false;                ///< <think>...</think> goes to `reasoning`
   int64_t max_streams = 256;                    ///< requests for text at a time; later ones get 429
+  ByteBudget* budget = nullptr;                 ///< of all requests, outlives the Api; null: none
   double timeout_s = 0;                         ///< of a request for text; 0: none
   MakeConstraint constraint;                    ///< null: response_format is refused
   MakeToolConstraint tool_constraint;           ///< null: forced tool_choices are refused
@@ -83,13 +85,19 @@ class Api {
     HttpResponse response;
     bool logged;
   };
+  /// A place among the requests for text, and the memory that its one holds.
+  struct Slot;
+  /// Throws Refusal: all are taken, or the server stops.
+  std::shared_ptr<Slot> take_slot();
+  /// Throws Refusal where other requests leave less memory.
+  void hold(int64_t bytes, Slot* slot) const;
   Reply route(const HttpRequest& request, HttpPeer& peer);
   void check_access(const HttpRequest& request) const;
   void add_cors(const HttpRequest& request, HttpResponse* response) const;
   Reply completions(const HttpRequest& request, HttpPeer& peer);
   Reply chat(const HttpRequest& request, HttpPeer& peer);
-  Reply run(const HttpRequest& request, HttpPeer& peer, std::shared_ptr<Job> job, const Call& call,
-            std::vector<Request> requests);
+  Reply run(const HttpRequest& request, HttpPeer& peer, std::shared_ptr<Slot> slot,
+            std::shared_ptr<Job> job, const Call& call, TextRequests requests);
   /// Refuses fields that are not `known`, and another model.
   void check_body(const nlohmann::ordered_json& body,
                   std::initializer_list<std::string_view> known) const;
@@ -102,11 +110,13 @@ class Api {
   /// Text and tokens of a conversation.
   std::string render(const ChatCall& call) const;
   std::vector<int32_t> encode_chat(const std::string& text, bool special) const;
-  std::vector<int32_t> prompt_ids(const PromptInput& prompt, bool special) const;
+  std::vector<int32_t> prompt_ids(PromptInput& prompt, bool special) const;
   /// Refuses text that is too long for the window however it is cut, before it is.
   void check_length(const std::string& text) const;
+  /// Returns the most tokens of an answer. Throws Refusal where prompt and answer are too long.
+  int64_t most_tokens(const Call& call, int64_t prompt_tokens) const;
   /// Makes the request of one text; its sample and constraint come later.
-  Request request_of(const Call& call, std::vector<int32_t> prompt) const;
+  Request request_of(const Call& call, SharedTokens prompt) const;
   void set_constraint(const JsonRule& rule, Request* request) const;
   void set_tool_constraint(const ChatCall& call, const std::string& parser, Request* request) const;
   void log(const HttpRequest& request, int status, double seconds, const std::string& text) const;

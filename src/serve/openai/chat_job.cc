@@ -24,8 +24,7 @@ ChatJob::ChatJob(const JobContext& context, std::unique_ptr<const ChatCall> call
       own_(std::move(call)),
       format_(std::move(format)) {}
 
-ChatJob::ChatJob(const JobContext& context, ChatCall call, std::vector<int32_t> prompt,
-                 ChatFormat format)
+ChatJob::ChatJob(const JobContext& context, ChatCall call, SharedTokens prompt, ChatFormat format)
     : ChatJob(context, std::make_unique<const ChatCall>(std::move(call)), std::move(format)) {
   prompts_ = {std::move(prompt)};
   choices_.resize(static_cast<size_t>(own_->n));
@@ -189,7 +188,7 @@ void ChatJob::write_extra(JsonWriter* json) {
     write_prompt_logprobs(names_, choices_[0].prompt_logprobs, &json->key("prompt_logprobs"));
   }
   if (own_->return_token_ids) {
-    json->member("prompt_token_ids", prompts_[0]);
+    json->member("prompt_token_ids", prompts_[0].ids());
   }
   if (own_->return_prompt_text) {
     json->member("prompt_text", format_.prompt_text);

@@ -23,7 +23,7 @@ struct ChatFormat {
 
 class ChatJob final : public Job {
  public:
-  ChatJob(const JobContext& context, ChatCall call, std::vector<int32_t> prompt, ChatFormat format);
+  ChatJob(const JobContext& context, ChatCall call, SharedTokens prompt, ChatFormat format);
   const ChatCall& chat() const { return *own_; }
 
  private:

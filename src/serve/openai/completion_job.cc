@@ -22,7 +22,7 @@ CompletionJob::CompletionJob(const JobContext& context, std::unique_ptr<const Co
       own_(std::move(call)) {}
 
 CompletionJob::CompletionJob(const JobContext& context, CompletionCall call,
-                             std::vector<std::vector<int32_t>> prompts)
+                             std::vector<SharedTokens> prompts)
     : CompletionJob(context, std::make_unique<const CompletionCall>(std::move(call))) {
   prompts_ = std::move(prompts);
   choices_.assign(prompts_.size() * static_cast<size_t>(own_->n), Choice(own_->sampled_logprobs));

@@ -13,8 +13,7 @@ namespace hocket::serve {
 class CompletionJob final : public Job {
  public:
   /// `prompts`: the token ids of each prompt of the call, which the job keeps.
-  CompletionJob(const JobContext& context, CompletionCall call,
-                std::vector<std::vector<int32_t>> prompts);
+  CompletionJob(const JobContext& context, CompletionCall call, std::vector<SharedTokens> prompts);
   const CompletionCall& completion() const { return *own_; }
 
  private:
@@ -36,7 +35,7 @@ class CompletionJob final : public Job {
   void begin(size_t index, const Update& update, Choice* choice);
   void write_choice(size_t index, Choice* choice, bool first, JsonWriter* json);
   const std::vector<int32_t>& prompt_of(size_t index) const {
-    return prompts_[index / static_cast<size_t>(own_->n)];
+    return prompts_[index / static_cast<size_t>(own_->n)].ids();
   }
 
   std::unique_ptr<const CompletionCall> own_;

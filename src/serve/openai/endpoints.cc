@@ -29,6 +29,17 @@ uint64_t random_seed() {
   return random();
 }
 
+/// Returns what the values of a body take while it is parsed, beside their texts: at most so much
+/// for each one, and more for objects and lists.
+int64_t parsing_bytes(std::string_view body) {
+  constexpr int64_t kValue = 48, kStructure = 128;
+  int64_t bytes = 0;
+  for (const char c : body) {
+    bytes += c == ',' ? kValue : c == '{' || c == '[' ? kStructure : 0;
+  }
+  return bytes;
+}
+
 /// Returns whether a prompt ends within reasoning that it opens.
 bool opens_reasoning(std::string_view prompt) {
   const size_t open = prompt.rfind("<think>");
@@ -37,6 +48,48 @@ bool opens_reasoning(std::string_view prompt) {
 }
 
 }  // namespace
+
+struct Api::Slot {
+  explicit Slot(Api& of) : api(of), bytes(of.options_.budget) {}
+  ~Slot() { --api.streams_; }
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
+
+  Api& api;
+  ByteBudget::Share bytes;
+};
+
+std::shared_ptr<Api::Slot> Api::take_slot() {
+  if (draining_) throw Refusal{.status = 503, .message = "the server is stopping"};
+  const int64_t taken = ++streams_;
+  auto slot = std::make_shared<Slot>(*this);
+  if (taken > options_.max_streams) {
+    throw Refusal{.status = 429,
+                  .message = fmt::format("{} requests are being answered, the limit of this server "
+                                         "(--max-streams)",
+                                         options_.max_streams),
+                  .code = "rate_limit_exceeded",
+                  .retry_after_s = 1};
+  }
+  return slot;
+}
+
+void Api::hold(int64_t bytes, Slot* slot) const {
+  if (slot->bytes.set(bytes)) return;
+  const std::string limit = human_bytes(static_cast<double>(options_.budget->bytes()));
+  if (bytes > options_.budget->bytes()) {
+    throw Refusal{.status = 413,
+                  .message = fmt::format("the request takes {} of memory; expected at most {}, the "
+                                         "limit of this server (--max-requests-mb)",
+                                         human_bytes(static_cast<double>(bytes)), limit)};
+  }
+  throw Refusal{.status = 429,
+                .message = fmt::format("other requests take the {} of memory that this server has "
+                                       "for them (--max-requests-mb)",
+                                       limit),
+                .code = "rate_limit_exceeded",
+                .retry_after_s = 1};
+}
 
 void Api::check_model(const Call& call) const {
   if (!call.model.empty()) {
@@ -93,18 +146,19 @@ std::vector<int32_t> Api::encode_chat(const std::string& text, bool special) con
   return ids;
 }
 
-std::vector<int32_t> Api::prompt_ids(const PromptInput& prompt, bool special) const {
+/// Takes the ids out of a prompt that has such.
+std::vector<int32_t> Api::prompt_ids(PromptInput& prompt, bool special) const {
   if (prompt.is_ids) {
     if (prompt.ids.empty()) refuse("prompt", "is empty; expected a token");
-    return prompt.ids;
+    return std::move(prompt.ids);
   }
   check_length(prompt.text);
   return data::document_ids("prompt", special ? options_.beginning : std::vector<int32_t>{},
                             tokenizer_, prompt.text, options_.limits.vocab_size);
 }
 
-Request Api::request_of(const Call& call, std::vector<int32_t> prompt) const {
-  const int64_t length = std::ssize(prompt), window = service_.max_model_len();
+int64_t Api::most_tokens(const Call& call, int64_t length) const {
+  const int64_t window = service_.max_model_len();
   if (length == 0) refuse("prompt", "has no token");
   const int64_t rest = window - length;
   const int64_t most =
@@ -122,7 +176,12 @@ Request Api::request_of(const Call& call, std::vector<int32_t> prompt) const {
   if (call.min_tokens > most) {
     refuse("min_tokens", fmt::format("is {}; expected at most {}", call.min_tokens, most));
   }
+  return most;
+}
+
+Request Api::request_of(const Call& call, SharedTokens prompt) const {
   Request request;
+  request.max_tokens = most_tokens(call, std::ssize(prompt));
   request.prompt = std::move(prompt);
   request.sampling = call.sampling;
   request.stops = call.stops;
@@ -135,7 +194,6 @@ Request Api::request_of(const Call& call, std::vector<int32_t> prompt) const {
   const auto [same, end] = std::ranges::unique(request.stop_tokens);
   request.stop_tokens.erase(same, end);
   request.include_stop = call.include_stop;
-  request.max_tokens = most;
   request.min_tokens = call.min_tokens;
   request.logprobs = call.logprobs;
   request.prompt_logprobs = call.prompt_logprobs;
@@ -175,19 +233,9 @@ void Api::set_tool_constraint(const ChatCall& call, const std::string& parser,
   }
 }
 
-Api::Reply Api::run(const HttpRequest& request, HttpPeer& peer, std::shared_ptr<Job> job,
-                    const Call& call, std::vector<Request> requests) {
+Api::Reply Api::run(const HttpRequest& request, HttpPeer& peer, std::shared_ptr<Slot> slot,
+                    std::shared_ptr<Job> job, const Call& call, TextRequests requests) {
   warn_ignored(call);
-  if (draining_) throw Refusal{.status = 503, .message = "the server is stopping"};
-  const auto slot = std::shared_ptr<void>(nullptr, [this](void*) { --streams_; });
-  if (++streams_ > options_.max_streams) {
-    throw Refusal{.status = 429,
-                  .message = fmt::format("{} requests are being answered, the limit of this server "
-                                         "(--max-streams)",
-                                         options_.max_streams),
-                  .code = "rate_limit_exceeded",
-                  .retry_after_s = 1};
-  }
   HttpRequest about;  // without the body, which may be long
   about.method = request.method;
   about.path = request.path;
@@ -210,35 +258,46 @@ Api::Reply Api::run(const HttpRequest& request, HttpPeer& peer, std::shared_ptr<
 }
 
 Api::Reply Api::completions(const HttpRequest& request, HttpPeer& peer) {
+  const std::shared_ptr<Slot> slot = take_slot();
+  hold(parsing_bytes(request.body), slot.get());
   CompletionCall call = parse_completion(parse_body(request.body), options_.limits);
   check_model(call);
   if (std::ssize(call.prompts) * call.n > kMaxTexts) {
     refuse("n", fmt::format("asks for {} texts of {} prompts; expected at most {} in all", call.n,
                             call.prompts.size(), kMaxTexts));
   }
-  std::vector<std::vector<int32_t>> prompts;
-  std::vector<Request> requests;
+  std::vector<SharedTokens> prompts;
+  int64_t held = std::ssize(request.body);  // texts of prompts are a part of it
+  for (PromptInput& prompt : call.prompts) {
+    prompts.emplace_back(prompt_ids(prompt, call.add_special_tokens.value_or(true)));
+    most_tokens(call, std::ssize(prompts.back()));
+    held += std::ssize(prompts.back()) * static_cast<int64_t>(sizeof(int32_t));
+    hold(held, slot.get());
+  }
   const uint64_t seed = call.has_seed ? call.sampling.seed : random_seed();
-  for (const PromptInput& prompt : call.prompts) {
-    prompts.push_back(prompt_ids(prompt, call.add_special_tokens.value_or(true)));
-    Request one = request_of(call, prompts.back());
+  const auto job = std::make_shared<CompletionJob>(context_, std::move(call), prompts);
+  const CompletionCall& kept = job->completion();
+  const auto make = [this, &kept, prompts, seed](size_t i) {
+    const auto n = static_cast<size_t>(kept.n);
+    Request one = request_of(kept, prompts[i / n]);
     one.sampling.seed = seed;
-    if (call.echo) {
-      one.prompt_logprobs = std::max(one.prompt_logprobs, call.logprobs);
+    one.sampling.sample = static_cast<int64_t>(i % n);
+    if (kept.echo) {
+      one.prompt_logprobs = std::max(one.prompt_logprobs, kept.logprobs);
     }
     // Special tokens are left out where that does not take the first blank, too.
-    one.answer = call.skip_special_tokens.value_or(true) && tokenizer_.spec().byte_level;
-    for (int64_t i = 0; i < call.n; ++i) {
-      one.sampling.sample = i;
-      set_constraint(call.rule, &one);
-      requests.push_back(one);
-    }
-  }
-  const auto job = std::make_shared<CompletionJob>(context_, std::move(call), std::move(prompts));
-  return run(request, peer, job, job->completion(), std::move(requests));
+    one.answer = kept.skip_special_tokens.value_or(true) && tokenizer_.spec().byte_level;
+    set_constraint(kept.rule, &one);
+    return one;
+  };
+  return run(request, peer, slot, job, kept,
+             {.count = prompts.size() * static_cast<size_t>(kept.n), .make = make});
 }
 
 Api::Reply Api::chat(const HttpRequest& request, HttpPeer& peer) {
+  const std::shared_ptr<Slot> slot = take_slot();
+  const int64_t parsed = std::ssize(request.body) + parsing_bytes(request.body);
+  hold(parsed, slot.get());
   ChatCall call = parse_chat(parse_body(request.body), options_.limits);
   check_model(call);
   const bool has_calls = call.tool_choice != ToolChoice::none;
@@ -250,30 +309,34 @@ Api::Reply Api::chat(const HttpRequest& request, HttpPeer& peer) {
     refuse("tool_choice", "is auto, which needs a server with --tool-call-parser");
   }
   const std::string text = render(call);
-  std::vector<int32_t> prompt = encode_chat(text, call.add_special_tokens.value_or(false));
-  Request one = request_of(call, prompt);
+  const SharedTokens prompt = encode_chat(text, call.add_special_tokens.value_or(false));
+  most_tokens(call, std::ssize(prompt));
+  hold(parsed + std::ssize(prompt) * static_cast<int64_t>(sizeof(int32_t)), slot.get());
   // JSON that a constraint asks for begins at once.
   const bool free = call.rule.kind == JsonRule::Kind::none && !forced;
-  one.answer = call.skip_special_tokens.value_or(!(has_calls && marks_are_special_));
-  one.sampling.seed = call.has_seed ? call.sampling.seed : random_seed();
+  const bool answer = call.skip_special_tokens.value_or(!(has_calls && marks_are_special_));
+  const uint64_t seed = call.has_seed ? call.sampling.seed : random_seed();
   const ChatFormat format{
       .prompt_text = text,
       .tool_parser = parser,
       .splits_reasoning = options_.splits_reasoning && free,
       .reasoning_is_open = opens_reasoning(text),
-      .drops_blank = !one.answer && !tokenizer_.spec().byte_level && !call.continue_final_message};
-  std::vector<Request> requests;
-  for (int64_t i = 0; i < call.n; ++i) {
-    one.sampling.sample = i;
+      .drops_blank = !answer && !tokenizer_.spec().byte_level && !call.continue_final_message};
+  const auto job = std::make_shared<ChatJob>(context_, std::move(call), prompt, format);
+  const ChatCall& kept = job->chat();
+  const auto make = [this, &kept, prompt, seed, answer, forced, parser](size_t i) {
+    Request one = request_of(kept, prompt);
+    one.answer = answer;
+    one.sampling.seed = seed;
+    one.sampling.sample = static_cast<int64_t>(i);
     if (forced) {
-      set_tool_constraint(call, parser, &one);
+      set_tool_constraint(kept, parser, &one);
     } else {
-      set_constraint(call.rule, &one);
+      set_constraint(kept.rule, &one);
     }
-    requests.push_back(one);
-  }
-  const auto job = std::make_shared<ChatJob>(context_, std::move(call), std::move(prompt), format);
-  return run(request, peer, job, job->chat(), std::move(requests));
+    return one;
+  };
+  return run(request, peer, slot, job, kept, {.count = static_cast<size_t>(kept.n), .make = make});
 }
 
 }  // namespace hocket::serve

@@ -40,8 +40,8 @@ Job::~Job() {
   }
 }
 
-void Job::start(std::vector<Request> requests) {
-  counts_.resize(requests.size());
+void Job::start(TextRequests requests) {
+  counts_.resize(requests.count);
   texts_ =
       std::make_unique<Texts>(context_.service, context_.metrics, std::move(requests), call_.n);
 }
@@ -67,7 +67,7 @@ void Job::open(JsonWriter* json, const char* object) const {
 
 void Job::write_usage(JsonWriter* json) const {
   int64_t prompt = 0, tokens = 0, cached = 0;
-  for (const auto& ids : prompts_) {
+  for (const SharedTokens& ids : prompts_) {
     prompt += std::ssize(ids);
   }
   for (size_t i = 0; i < counts_.size(); ++i) {
@@ -111,10 +111,12 @@ Refusal Job::reason_to_end() const {
   return {.status = 0, .message = ""};
 }
 
-Refusal Job::failed(const std::string& error) const {
-  if (!context_.service.failure().empty()) return {.status = 500, .message = error};
-  if (context_.service.is_shut_down()) return {.status = 503, .message = error};
-  return {.status = 400, .message = error, .code = "text_failed"};
+Refusal Job::failed(const Update& update) const {
+  if (!context_.service.failure().empty() || update.model_failed) {
+    return {.status = 500, .message = update.error};
+  }
+  if (context_.service.is_shut_down()) return {.status = 503, .message = update.error};
+  return {.status = 400, .message = update.error, .code = "text_failed"};
 }
 
 void Job::end(int status) {
@@ -123,7 +125,7 @@ void Job::end(int status) {
     tokens += counts.tokens;
   }
   int64_t prompt = 0;
-  for (const auto& ids : prompts_) {
+  for (const SharedTokens& ids : prompts_) {
     prompt += std::ssize(ids);
   }
   texts_.reset();
@@ -139,7 +141,7 @@ HttpResponse Job::whole(HttpPeer& peer) {
   };
   while (!texts_->done()) {
     for (const TextUpdate& received : texts_->wait(kWait)) {
-      if (received.update.finish == Finish::failed) return refuse(failed(received.update.error));
+      if (received.update.finish == Finish::failed) return refuse(failed(received.update));
       if (received.update.finish == Finish::cancelled) {
         return refuse({.status = 503, .message = "the text was cancelled by the server"});
       }
@@ -206,7 +208,7 @@ int Job::stream(HttpStream& out) {
   };
   while (!texts_->done()) {
     for (const TextUpdate& received : texts_->wait(kWait)) {
-      if (received.update.finish == Finish::failed) return fail_with(failed(received.update.error));
+      if (received.update.finish == Finish::failed) return fail_with(failed(received.update));
       if (received.update.finish == Finish::cancelled) {
         return fail_with({.status = 503, .message = "the text was cancelled by the server"});
       }

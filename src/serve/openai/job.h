@@ -44,7 +44,7 @@ class Job {
   virtual ~Job();  ///< cancels what still runs
 
   /// Submits; throws Refusal.
-  void start(std::vector<Request> requests);
+  void start(TextRequests requests);
   /// Waits for all texts and returns the answer. Throws Refusal for a text that failed. If the
   /// client goes, texts are cancelled, and the status is 499.
   HttpResponse whole(HttpPeer& peer);
@@ -78,7 +78,7 @@ class Job {
   const JobContext& context_;
   const Call& call_;
   const TokenNames names_;
-  std::vector<std::vector<int32_t>> prompts_;  ///< of each prompt; n texts have one
+  std::vector<SharedTokens> prompts_;  ///< of each prompt; n texts have one
 
  private:
   void open(JsonWriter* json, const char* object) const;
@@ -90,8 +90,8 @@ class Job {
   /// Returns why the answer must end now: a status and a message; 0: it need not.
   Refusal reason_to_end() const;
   /// Returns the refusal for a text that failed: with its engine, as that was shut down, or by
-  /// itself, as one that its format cannot go on.
-  Refusal failed(const std::string& error) const;
+  /// itself, as one that its format cannot go on, or whose logits are no numbers.
+  Refusal failed(const Update& update) const;
   void end(int status);
 
   const std::string id_;

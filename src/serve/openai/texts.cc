@@ -19,26 +19,25 @@ struct Texts::Inbox {
   std::vector<TextUpdate> updates;
 };
 
-Texts::Texts(Service& service, Metrics& metrics, std::vector<Request> requests, int64_t n)
+Texts::Texts(Service& service, Metrics& metrics, TextRequests requests, int64_t n)
     : service_(service),
       metrics_(metrics),
       n_(n),
       start_ns_(now_ns()),
       requests_(std::move(requests)),
-      texts_(requests_.size()),
-      running_(requests_.size()),
+      texts_(requests_.count),
+      running_(requests_.count),
       inbox_(std::make_shared<Inbox>()) {
   const auto cancel_all = [this] {
     for (size_t i = 0; i < next_; ++i) {
       service_.cancel(texts_[i].id);
     }
   };
-  for (size_t i = 0; i < requests_.size(); ++i) {
-    texts_[i].prompt_tokens = std::ssize(requests_[i].prompt);
-    texts_[i].max_tokens = requests_[i].max_tokens;
-  }
   try {
     submit_waiting();
+  } catch (const Refusal&) {
+    cancel_all();
+    throw;
   } catch (const Error& error) {
     cancel_all();
     const bool is_fault = error.kind() == Error::Kind::kInput;
@@ -47,7 +46,7 @@ Texts::Texts(Service& service, Metrics& metrics, std::vector<Request> requests, 
                                                       : 500,
                   .message = std::string(error.text())};
   }
-  if (next_ == 0 && !requests_.empty()) {
+  if (next_ == 0 && requests_.count > 0) {
     throw Refusal{
         .status = 429, .message = Busy().what(), .code = "rate_limit_exceeded", .retry_after_s = 1};
   }
@@ -55,17 +54,22 @@ Texts::Texts(Service& service, Metrics& metrics, std::vector<Request> requests, 
 
 void Texts::submit_waiting() {
   try {
-    for (; next_ < requests_.size(); ++next_) {
+    for (; next_ < requests_.count; ++next_) {
       const size_t i = next_;
+      if (!made_) {
+        made_ = requests_.make(i);
+        texts_[i].prompt_tokens = std::ssize(made_->prompt);
+        texts_[i].max_tokens = made_->max_tokens;
+      }
       // A copy: a request that finds the queue full comes again.
-      texts_[i].id = service_.submit(requests_[i], [inbox = inbox_, i](const Update& update) {
+      texts_[i].id = service_.submit(*made_, [inbox = inbox_, i](const Update& update) {
         {
           const std::lock_guard lock(inbox->mutex);
           inbox->updates.push_back({.index = i, .update = update, .at_ns = now_ns()});
         }
         inbox->came.notify_one();
       });
-      requests_[i] = Request();
+      made_.reset();
     }
   } catch (const Busy&) {
   }
@@ -125,15 +129,18 @@ std::vector<TextUpdate> Texts::wait(std::chrono::milliseconds most) {
   for (const TextUpdate& one : updates) {
     observe(one);
   }
-  if (next_ < requests_.size()) {
-    try {
-      submit_waiting();
-    } catch (const Error& error) {
-      TextUpdate failed{.index = next_, .at_ns = now_ns()};
-      failed.update.finish = Finish::failed;
-      failed.update.error = std::string(error.text());
-      updates.push_back(std::move(failed));
-    }
+  const auto fail_next = [&](std::string error) {
+    TextUpdate failed{.index = next_, .at_ns = now_ns()};
+    failed.update.finish = Finish::failed;
+    failed.update.error = std::move(error);
+    updates.push_back(std::move(failed));
+  };
+  try {
+    submit_waiting();
+  } catch (const Refusal& refusal) {
+    fail_next(refusal.message);
+  } catch (const Error& error) {
+    fail_next(std::string(error.text()));
   }
   return updates;
 }

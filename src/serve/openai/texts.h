@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "serve/metrics.h"
@@ -18,13 +20,19 @@ struct TextUpdate {
   int64_t at_ns = 0;
 };
 
+/// The texts of a request. Each is made when it is submitted, so that others hold no memory.
+struct TextRequests {
+  size_t count = 0;
+  std::function<Request(size_t index)> make;  ///< throws Refusal
+};
+
 class Texts {
  public:
   /// Submits the requests, those that find the queue full when others have ended. `n`: texts of
   /// each prompt, for metrics. Throws Refusal: 429 if not even the first one finds a place, 400 for
   /// a request that can never run, 500 for an engine that has failed, 503 for one that was shut
   /// down.
-  Texts(Service& service, Metrics& metrics, std::vector<Request> requests, int64_t n);
+  Texts(Service& service, Metrics& metrics, TextRequests requests, int64_t n);
   /// Cancels those that still run.
   ~Texts();
   Texts(const Texts&) = delete;
@@ -51,8 +59,9 @@ class Texts {
   Service& service_;
   Metrics& metrics_;
   const int64_t n_, start_ns_;
-  std::vector<Request> requests_;
-  size_t next_ = 0;  ///< of requests_ to be submitted
+  const TextRequests requests_;
+  size_t next_ = 0;              ///< of the requests to be submitted
+  std::optional<Request> made_;  ///< that one, if it found the queue full
   std::vector<Progress> texts_;
   size_t running_ = 0;
   std::shared_ptr<Inbox> inbox_;  ///< the engine holds it, too
