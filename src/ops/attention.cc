@@ -122,13 +122,13 @@ Work work_bwd(const Call& call) {
 /// Document boundaries, and the blocks of each thread.
 int64_t workspace(const Call& call) {
   const TensorType& type = call.in[0];
-  return round_up(type.dims[0] * 12, 64) +
+  return round_up(type.dims[0] * 20, 64) +
          scratch_threads(call.attrs) * attention_scratch(type.dims[2], element(type));
 }
 /// The same, and the sums of do * o per token and head.
 int64_t workspace_bwd(const Call& call) {
   const TensorType& type = call.in[1];
-  return round_up(type.dims[0] * 12, 64) +
+  return round_up(type.dims[0] * 20, 64) +
          round_up(type.dims[0] * type.dims[1] * element(type), 64) +
          scratch_threads(call.attrs) * attention_bwd_scratch(type.dims[2], element(type));
 }
