@@ -8,6 +8,11 @@
 // softmax_merge (merge.cc) merges. So may h and g, the heads of queries and of keys: head h reads
 // the keys of head h / `group`; a part without those has no keys. The cost assumes whole sequences
 // as documents unless the caller knows better.
+//
+// A document may have branches, which share its first tokens: where positions go back from what
+// they count to p > 0, a branch begins that attends to the document's first p tokens and to its
+// own. They are of the tokens before the document's first branch. So each branch has the values of
+// a document of its own. A branch is in one part with its document.
 #include <cmath>
 
 #include "ops/attention_rules.h"
@@ -218,7 +223,8 @@ void add_to(std::vector<Op>& ops) {
                  .doc =
                      "o = softmax(scale q k^T, below `softcap` if there is one) v, causal inside "
                      "documents (pos[T]: tokens of the "
-                     "document before this one), over the last `window` keys if there is one; lse "
+                     "document before this one; where it goes back to p > 0 a branch begins, of "
+                     "the document's first p), over the last `window` keys if there is one; lse "
                      "= log sum exp; o = 0, lse = -inf without keys; head h reads kv head h / "
                      "group",
                  .infer = infer,

@@ -89,14 +89,14 @@ Critic::Critic(const engine::Run& policy, runtime::LocalRanks& ranks, train::Sto
   saver_.open(ranks);
 }
 
-engine::ProgramSpec Critic::spec(int64_t micro_batches) const {
-  engine::ProgramSpec spec = engine::training(run_, {.num_micro_batches = micro_batches});
+engine::ProgramSpec Critic::spec(const engine::Sizes& sizes) const {
+  engine::ProgramSpec spec = engine::training(run_, sizes);
   spec.key = "critic " + spec.key;
   return spec;
 }
 
 const engine::Compiled& Critic::compiled(int64_t micro_batches) {
-  return programs_.compiled(spec(micro_batches));
+  return programs_.compiled(spec({.num_micro_batches = micro_batches}));
 }
 
 /// Returns its updates after so many of the policy's.
@@ -111,7 +111,7 @@ void Critic::load(const train::Start& policy, const PromptData& data, int64_t mi
   least_ = micro_batches;
   course_.steps = updates_after(policy_updates);
   saver_.read_files(data);
-  engine::Session& session = programs_.session(spec(micro_batches));
+  engine::Session& session = programs_.session(spec({.num_micro_batches = micro_batches}));
   comm::Processes& processes = session.ranks().processes();
   if (policy.from) {
     const int64_t step = policy.done.step;
@@ -162,7 +162,7 @@ std::vector<double> values_of(engine::Session& session) {
 }  // namespace
 
 void Critic::evaluate(std::span<const Item> items, const Packing& packing) {
-  engine::ProgramSpec spec = engine::logprobs(run_, {.num_micro_batches = packing.micro_batches()});
+  engine::ProgramSpec spec = engine::logprobs(run_, packing.sizes());
   spec.key = "critic " + spec.key;
   engine::Session& session = programs_.session(spec);
   session.feed(packing.batch());
@@ -176,8 +176,8 @@ void Critic::evaluate(std::span<const Item> items, const Packing& packing) {
 /// Makes one update; returns its loss. A gradient that is not finite changes nothing, and is a
 /// failure.
 double Critic::update(std::span<const Item> items) {
-  const Packing packing(items, run_.config.train.seq_len, run_.plan.sequences(), least_);
-  engine::Session& session = programs_.session(spec(packing.micro_batches()));
+  const Packing packing(items, RowLimits::of(run_, least_));
+  engine::Session& session = programs_.session(spec(packing.sizes()));
   engine::Batch batch = packing.batch();
   packing.add_critic_inputs(batch);
   ++updates_;
@@ -239,7 +239,8 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<LossInputs
 
 void Critic::save(const train::StepsDone& done, const PromptData& data, train::Position position) {
   position.began_with = began_with_;
-  saver_.save(done.step, programs_.session(spec(least_)), data, position, done.losses);
+  saver_.save(done.step, programs_.session(spec({.num_micro_batches = least_})), data, position,
+              done.losses);
 }
 
 void Critic::prune(int64_t step) const { saver_.prune(step, 0); }

@@ -57,7 +57,7 @@ class Critic {
   void prune(int64_t step) const;
 
  private:
-  engine::ProgramSpec spec(int64_t micro_batches) const;
+  engine::ProgramSpec spec(const engine::Sizes& sizes) const;
   double update(std::span<const Item> items);
   int64_t updates_after(int64_t policy_updates) const;
 
