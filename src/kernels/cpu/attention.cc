@@ -73,7 +73,7 @@ struct Heads {
   }
   /// Keys that the queries of a block may see: `key` to here.
   int64_t key_end(const Block& b) const { return std::min(b.end + ahead, keys); }
-  /// Whether tokens are keys, too, so that branches find the keys of their documents.
+  /// Returns whether tokens are keys, too, so that branches find the keys of their documents.
   bool holds_branches() const { return ahead == 0 && keys >= queries; }
   /// Queries from here on see no key before `end`.
   int64_t query_end(int64_t end) const { return end - 1 + window - ahead; }
@@ -179,7 +179,7 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
                          .first = first - b.key,
                          .window = hs.window,
                          .d = hs.d};
-  // Of `n` keys from key j on, those that come before the branch's own.
+  // Counts the keys of [j, j + n) that come before the branch's own.
   const auto before_gap = [&](int64_t j, int64_t n) {
     return b.gap == 0 ? n : std::clamp<int64_t>(b.shared - b.key - j, 0, n);
   };
