@@ -39,7 +39,7 @@ RowLimits RowLimits::of(const engine::Run& run, int64_t multiple) {
   return {.seq_len = run.config.train.seq_len,
           .ranks = plan.dp,
           .most = plan.sequences(),
-          .fewer = plan.dp_samples.empty() && plan.expert_ranks == 0,
+          .fewer = plan.dp_samples.empty(),
           .multiple = multiple,
           .shares = plan.cp == 1};
 }
