@@ -8,6 +8,11 @@
 // softmax_merge (merge.cc) merges. So may h and g, the heads of queries and of keys: head h reads
 // the keys of head h / `group`; a part without those has no keys. The cost assumes whole sequences
 // as documents unless the caller knows better.
+//
+// A document may have branches, which share its first tokens: where positions go back from what
+// they count to p > 0, a branch begins that attends to the document's first p tokens and to its
+// own. They are of the tokens before the document's first branch. So each branch has the values of
+// a document of its own. A branch is in one part with its document.
 #include <cmath>
 
 #include "ops/attention_rules.h"
@@ -122,13 +127,13 @@ Work work_bwd(const Call& call) {
 /// Document boundaries, and the blocks of each thread.
 int64_t workspace(const Call& call) {
   const TensorType& type = call.in[0];
-  return round_up(type.dims[0] * 12, 64) +
+  return round_up(type.dims[0] * 20, 64) +
          scratch_threads(call.attrs) * attention_scratch(type.dims[2], element(type));
 }
 /// The same, and the sums of do * o per token and head.
 int64_t workspace_bwd(const Call& call) {
   const TensorType& type = call.in[1];
-  return round_up(type.dims[0] * 12, 64) +
+  return round_up(type.dims[0] * 20, 64) +
          round_up(type.dims[0] * type.dims[1] * element(type), 64) +
          scratch_threads(call.attrs) * attention_bwd_scratch(type.dims[2], element(type));
 }
@@ -218,7 +223,8 @@ void add_to(std::vector<Op>& ops) {
                  .doc =
                      "o = softmax(scale q k^T, below `softcap` if there is one) v, causal inside "
                      "documents (pos[T]: tokens of the "
-                     "document before this one), over the last `window` keys if there is one; lse "
+                     "document before this one; where it goes back to p > 0 a branch begins, of "
+                     "the document's first p), over the last `window` keys if there is one; lse "
                      "= log sum exp; o = 0, lse = -inf without keys; head h reads kv head h / "
                      "group",
                  .infer = infer,

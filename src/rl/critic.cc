@@ -91,14 +91,14 @@ Critic::Critic(const engine::Run& policy, engine::Programs& programs, train::Sto
   saver_.open(programs.ranks());
 }
 
-engine::ProgramSpec Critic::spec(int64_t micro_batches) const {
-  engine::ProgramSpec spec = engine::training(run_, {.num_micro_batches = micro_batches});
+engine::ProgramSpec Critic::spec(const engine::Sizes& sizes) const {
+  engine::ProgramSpec spec = engine::training(run_, sizes);
   spec.key = "critic " + spec.key;
   return spec;
 }
 
-engine::ProgramSpec Critic::values(int64_t micro_batches) const {
-  engine::ProgramSpec spec = engine::logprobs(run_, {.num_micro_batches = micro_batches});
+engine::ProgramSpec Critic::values(const engine::Sizes& sizes) const {
+  engine::ProgramSpec spec = engine::logprobs(run_, sizes);
   spec.key = "critic " + spec.key;
   return spec;
 }
@@ -120,7 +120,7 @@ std::optional<train::Position> Critic::load(const train::Start& policy, const Pr
   least_ = micro_batches;
   course_.steps = updates_after(policy_updates);
   saver_.read_files(data);
-  engine::Session& session = programs_.session(spec(micro_batches));
+  engine::Session& session = programs_.session(spec({.num_micro_batches = micro_batches}));
   comm::Processes& processes = session.ranks().processes();
   std::optional<train::Position> position;
   if (policy.from) {
@@ -175,7 +175,7 @@ std::vector<double> values_of(engine::Session& session) {
 }  // namespace
 
 void Critic::evaluate(std::span<const Item> items, const Packing& packing) {
-  engine::Session& session = programs_.session(values(packing.micro_batches()));
+  engine::Session& session = programs_.session(values(packing.sizes()));
   session.feed(packing.batch());
   session.step();
   std::vector<std::vector<double>> values = packing.by_item(values_of(session));
@@ -187,8 +187,8 @@ void Critic::evaluate(std::span<const Item> items, const Packing& packing) {
 /// Makes one update; returns its loss. A gradient that is not finite changes nothing, and is a
 /// failure.
 double Critic::update(std::span<const Item> items) {
-  const Packing packing(items, run_.config.train.seq_len, run_.plan.sequences(), least_);
-  engine::Session& session = programs_.session(spec(packing.micro_batches()));
+  const Packing packing(items, RowLimits::of(run_, least_));
+  engine::Session& session = programs_.session(spec(packing.sizes()));
   engine::Batch batch = packing.batch();
   packing.add_critic_inputs(batch);
   ++updates_;
@@ -254,7 +254,8 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<LossInputs
 void Critic::save(const train::StepsDone& done, const PromptData& data, train::Position position) {
   position.began_with = began_with_;
   position.skipped = skipped_;
-  saver_.save(done.step, programs_.session(spec(least_)), data, position, done.losses);
+  saver_.save(done.step, programs_.session(spec({.num_micro_batches = least_})), data, position,
+              done.losses);
 }
 
 void Critic::prune(int64_t step) const { saver_.prune(step, 0); }

@@ -30,10 +30,10 @@ class Critic {
   /// programs and stop outlive it.
   Critic(const engine::Run& policy, engine::Programs& programs, train::StopSignals& stop);
 
-  /// Returns the program of its updates by the number of micro-batches.
-  engine::ProgramSpec spec(int64_t micro_batches) const;
+  /// Returns the program of its updates by its sizes.
+  engine::ProgramSpec spec(const engine::Sizes& sizes) const;
   /// Returns the program that computes values, likewise.
-  engine::ProgramSpec values(int64_t micro_batches) const;
+  engine::ProgramSpec values(const engine::Sizes& sizes) const;
   /// Reads the critic that belongs to the policy's start: of the checkpoint of the same step, else
   /// of rl.critic.path, else the policy's weights with a new head. All processes call. Throws Error
   /// if the checkpoint is absent. `policy_updates`: those of the whole training. Returns the

@@ -46,7 +46,7 @@ engine::ProgramSpec Learner::spec(int64_t micro_batches) const {
 }
 
 Packing Learner::pack(std::span<const Item> items) const {
-  return {items, run_.config.train.seq_len, run_.plan.sequences(), multiple()};
+  return {items, RowLimits::of(run_, multiple())};
 }
 
 void Learner::prepare(std::span<const Item> items, int64_t version) {
@@ -59,7 +59,7 @@ void Learner::prepare(std::span<const Item> items, int64_t version) {
   const bool again = rl_.old_logprobs == "trainer";
   if (!reference_ && !again) return;
   const Packing packing = pack(items);
-  const engine::Sizes sizes{.num_micro_batches = packing.micro_batches()};
+  const engine::Sizes sizes = packing.sizes();
   const auto logprobs = [&](engine::Session& session, bool replays) {
     engine::Batch batch = packing.batch();
     if (replays) {
@@ -108,7 +108,7 @@ void Learner::judge() const {
 void Learner::update(std::vector<Item> items, bool first, train::Stepper& stepper, double lr) {
   items_ = std::move(items);
   packing_.emplace(pack(items_));
-  session_ = &programs_.session(spec(packing_->micro_batches()));
+  session_ = &programs_.session(engine::training(run_, packing_->sizes()));
   compares_ = first && rl_.old_logprobs == "rollout";
   stepper.prepare(0);
   stepper.run(lr);

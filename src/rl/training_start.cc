@@ -162,8 +162,8 @@ void Training::plan_memory() {
         false);
   }
   if (critic_) {
-    add([&](int64_t n) { return critic_->spec(n); }, of_update, true);
-    add([&](int64_t n) { return critic_->values(n); }, of_step, false);
+    add([&](int64_t n) { return critic_->spec({.num_micro_batches = n}); }, of_update, true);
+    add([&](int64_t n) { return critic_->values({.num_micro_batches = n}); }, of_step, false);
   }
   const program::Program& update = programs_.compiled(learner_->spec(multiple)).program;
   planned_ = memory_->by_class(update);

@@ -265,6 +265,134 @@ TEST(AttentionKernels, PiecesOfQueriesAndKeysGiveTheWhole) {
   }
 }
 
+/// A document's first tokens, and branches that share some of them.
+struct Bundle {
+  int64_t trunk;
+  struct Branch {
+    int64_t shared, own;
+  };
+  std::vector<Branch> branches;
+};
+
+/// Bundles one after the other, and the same as documents that share nothing.
+struct Branched {
+  std::vector<double> positions, apart;
+  std::vector<int64_t> of_apart;  ///< the token with branches, of a token without
+  std::vector<bool> first;        ///< by token without: the first of these
+
+  explicit Branched(const std::vector<Bundle>& bundles) {
+    std::vector<bool> met;
+    for (const Bundle& bundle : bundles) {
+      const auto begin = std::ssize(positions);
+      const auto add = [&](int64_t shared, int64_t own) {
+        const int64_t at = std::ssize(positions);
+        for (int64_t p = 0; p < shared + own; ++p) {
+          if (p >= shared) {
+            positions.push_back(static_cast<double>(p));
+            met.push_back(false);
+          }
+          apart.push_back(static_cast<double>(p));
+          of_apart.push_back(p < shared ? begin + p : at + p - shared);
+          first.push_back(!met[static_cast<size_t>(of_apart.back())]);
+          met[static_cast<size_t>(of_apart.back())] = true;
+        }
+      };
+      add(0, bundle.trunk);
+      for (const auto& [shared, own] : bundle.branches) {
+        add(shared, own);
+      }
+    }
+  }
+  /// Rows of tokens without branches. `once`: a token's row stands once, zeros stand for it then.
+  Values spread(const Values& x, bool once = false) const {
+    const int64_t row = std::ssize(x.v) / x.type.dims[0];
+    Values out = x;
+    out.type.dims[0] = std::ssize(of_apart);
+    out.v.assign(static_cast<size_t>(out.type.dims[0] * row), 0);
+    for (size_t t = 0; t < of_apart.size(); ++t) {
+      if (once && !first[t]) continue;
+      std::copy_n(x.v.begin() + of_apart[t] * row, row,
+                  out.v.begin() + static_cast<int64_t>(t) * row);
+    }
+    return out;
+  }
+  /// Sums of the rows of a token.
+  std::vector<double> sums(const Values& x) const {
+    const int64_t row = std::ssize(x.v) / x.type.dims[0];
+    std::vector<double> out(positions.size() * static_cast<size_t>(row));
+    for (size_t i = 0; i < x.v.size(); ++i) {
+      const auto n = static_cast<int64_t>(i);
+      out[static_cast<size_t>(of_apart[i / static_cast<size_t>(row)] * row + n % row)] += x.v[i];
+    }
+    return out;
+  }
+};
+
+TEST(AttentionKernels, BranchesGiveTheBitsOfDocuments) {
+  struct Setting {
+    std::vector<Bundle> bundles;
+    int64_t h, g, d, window = 0, seq = 0;
+    double softcap = 0;
+  };
+  const Bundle few{3, {{1, 3}, {3, 1}, {3, 4}}}, one{5, {}};
+  const Bundle texts{20, {{11, 9}, {11, 9}, {11, 1}, {11, 30}}};
+  const Bundle answers{300, {{113, 150}, {223, 3}, {224, 230}, {299, 240}, {300, 2}}};
+  Random random(12);
+  for (const Setting& c :
+       {Setting{{few}, 1, 1, 1}, Setting{{one, few, one}, 4, 2, 4},
+        Setting{{texts, one, texts}, 6, 2, 32}, Setting{{answers, texts}, 2, 1, 40},
+        Setting{{answers}, 2, 2, 64}, Setting{{few, texts, few}, 2, 1, 24, 4},
+        Setting{{answers, texts}, 2, 1, 16, 90}, Setting{{answers, few}, 2, 1, 8, 250},
+        Setting{{texts, texts}, 2, 1, 8, 0, 69}, Setting{{few, answers}, 2, 2, 20, 0, 0, 2},
+        Setting{{texts, few}, 4, 1, 12, 6, 0, 0.5}}) {
+    const Branched tokens(c.bundles);
+    const int64_t n = std::ssize(tokens.positions);
+    const Values q = random.normals({n, c.h, c.d}), k = random.normals({n, c.g, c.d}),
+                 v = random.normals({n, c.g, c.d}), dy = random.normals({n, c.h, c.d});
+    Attrs attrs{{"scale", 0.3}, {"group", c.h / c.g}};
+    if (c.window > 0) {
+      attrs.set("window", c.window);
+    }
+    if (c.softcap > 0) {
+      attrs.set("softcap", c.softcap);
+    }
+    Attrs in_sequences = attrs;
+    if (c.seq > 0) {
+      in_sequences.set("seq", c.seq);
+    }
+    for_both([&](DType dtype, double tolerance) {
+      SCOPED_TRACE(testing::Message()
+                   << n << " tokens, " << c.h << "/" << c.g << " heads of " << c.d << ", window "
+                   << c.window << ", softcap " << c.softcap);
+      const auto forward = [&](const Attrs& with, const Values& qs, const Values& ks,
+                               const Values& vs, const std::vector<double>& pos) {
+        const Values lse = zeros({qs.type.dims[0], c.h});
+        return run({"attention", with, {qs, ks, vs, integers(pos)}, {qs, lse}}, dtype);
+      };
+      const auto got = forward(in_sequences, q, k, v, tokens.positions);
+      const Values qs = tokens.spread(q), ks = tokens.spread(k), vs = tokens.spread(v);
+      const auto want = forward(attrs, qs, ks, vs, tokens.apart);
+      EXPECT_EQ(tokens.spread(got[0]).v, want[0].v);
+      EXPECT_EQ(tokens.spread(got[1]).v, want[1].v);
+      const auto backward = [&](const Attrs& with, const Values& dys, const Values& of_q,
+                                const Values& of_k, const Values& of_v,
+                                const std::vector<Values>& o, const std::vector<double>& pos) {
+        return run({"attention_bwd",
+                    with,
+                    {dys, of_q, of_k, of_v, as_input(o[0]), as_input(o[1]), integers(pos)},
+                    {of_q, of_k, of_v}},
+                   dtype);
+      };
+      const auto gradients = backward(in_sequences, dy, q, k, v, got, tokens.positions);
+      const auto apart = backward(attrs, tokens.spread(dy, true), qs, ks, vs, want, tokens.apart);
+      const char* names[] = {"dq", "dk", "dv"};
+      for (size_t i = 0; i < 3; ++i) {
+        expect_close(gradients[i], tokens.sums(apart[i]), 4 * tolerance, names[i]);
+      }
+    });
+  }
+}
+
 TEST(AttentionKernels, APartWithoutKeysChangesNothing) {
   Random random(10);
   const Values o = random.normals({5, 2, 3}), lse = random.normals({5, 2}, 50);
@@ -295,8 +423,10 @@ TEST(AttentionKernels, RefusePositionsThatDoNotCount) {
   };
   EXPECT_NO_THROW(with({0, 1, 0, 1}));
   EXPECT_NO_THROW(with({7, 8, 9, 10}));  // a document that began earlier
-  EXPECT_THROW(with({0, 1, 1, 2}), std::runtime_error);
+  EXPECT_NO_THROW(with({0, 1, 1, 2}));   // a branch that shares one token
   EXPECT_THROW(with({0, 1, 3, 4}), std::runtime_error);
+  EXPECT_THROW(with({0, 2, 1, 2}), std::runtime_error);
+  EXPECT_THROW(with({7, 8, 1, 2}), std::runtime_error);  // of tokens that are not here
   EXPECT_THROW(with({-1, 0, 1, 2}), std::runtime_error);
 }
 

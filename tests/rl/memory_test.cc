@@ -47,7 +47,9 @@ TEST(RlMemory, NoSamplesNeedMoreMicroBatchesThanTheBound) {
       items.push_back({&prompts[i], &samples[i], &inputs[i]});
     }
     const int64_t most = most_micro_batches(count, longest, seq_len, rows_at_once, multiple);
-    const int64_t taken = Packing(items, seq_len, rows_at_once, multiple).micro_batches();
+    const int64_t taken =
+        Packing(items, {.seq_len = seq_len, .most = rows_at_once, .multiple = multiple})
+            .micro_batches();
     EXPECT_LE(taken, most);
     EXPECT_EQ(most % multiple, 0);
     reached += taken == most;

@@ -4,6 +4,7 @@
 # ctest: timeout=900
 """`hocket rl` under every plan: log-probabilities of sampling and of training are equal in every bit (rl.strict ends a run
 otherwise, and the metric is 0), samples are those of one rank, and so are losses, up to the order of sums."""
+import json
 import os
 import unittest
 
@@ -115,6 +116,28 @@ class Plans(rl_util.RlTest):
                         self.assertEqual(one[:3], other[:3])
                     self.remove("few")
             self.remove("room")
+
+    def test_samples_of_long_prompts_share_their_places(self):
+        """Prompts of several blocks of keys, in full and in windows."""
+        with open(self.path("task/train.jsonl"), encoding="utf-8") as f:
+            rows = [json.loads(line) for line in f]
+        with open(self.path("long.jsonl"), "w", encoding="utf-8") as f:
+            for i, row in enumerate(rows):
+                row["prompt"] = row["prompt"].replace("=", "") * (20 + 3 * (i % 12)) + "="
+                f.write(json.dumps(row) + "\n")
+        windows = {"model_type": "gemma3_text", "query_pre_attn_scalar": 4, "sliding_window": 90, "hidden_act": "gelu_pytorch_tanh",
+                   "layer_types": ["sliding_attention", "full_attention"] * 2}
+        for config in (rl_util.DENSE, {**rl_util.WIDTHS, **windows}, rl_util.MOE):
+            self.write_run("one", {**config, "max_position_embeddings": 640}, plan={"dp": 2, "micro_batch": 4},
+                           data=rl_util.only(self.path("long.jsonl")), train={"seq_len": 512, "steps": 2},
+                           rl={"routing_replay": "num_experts" in config, "max_num_batched_tokens": 128})
+            self.rl("one")
+            lines = self.metrics("one")[0]
+            self.expect_equal_logprobs(lines)
+            apart = [len(row[2]) - 1 for row in self.samples("one")[:16]]
+            self.assertGreater(max(apart), 224)
+            self.assertLess(lines[0]["tokens"], sum(apart) / 3)
+            self.remove("one")
 
     def test_adapter(self):
         """Beside a frozen base: the weights of one step of the warm-up."""

@@ -2,11 +2,16 @@
 // Causal attention over packed documents, in blocks that never form tokens x tokens
 // (FlashAttention-2, arXiv 2307.08691), forward and backward. One task is a block of queries of one
 // head (forward) or a document and kv head (backward); blocks and register tiles above the diagonal
-// or before the window are skipped. A query's result depends on its document alone, not on threads
-// or neighbours. Queries and keys may be pieces of theirs that begin anywhere; without a key, a
-// query has o = 0 and lse = -inf, and adds nothing to any gradient.
+// or before the window are skipped. A branch, which shares the first tokens of its document with
+// others, has the same blocks as if it were a document of its own, and so the same bits. A query's
+// result depends on its document alone, not on threads or neighbours. Queries and keys may be
+// pieces of theirs that begin anywhere; without a key, a query has o = 0 and lse = -inf, and adds
+// nothing to any gradient.
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstring>
+#include <string>
 
 #include "kernels/cpu/attention_forward.h"
 #include "kernels/cpu/gemm_pack.h"
@@ -21,9 +26,14 @@ using ops::kAttnRowsBwd;
 using ops::kAttnRowsFwd;
 
 /// Queries [at, end) of a document, or the last of several blocks of them. Of the keys, all before
-/// `key` are hidden from them.
+/// `key` are hidden from them. Of a branch: tokens up to `shared` are those of its document, and
+/// the branch's own come `gap` tokens after; `at` may be before these, where a block of the same
+/// position begins in a document.
 struct Block {
-  int32_t at, end, key;
+  int32_t at, end, key, shared = 0, gap = 0;
+
+  /// Rows before the first query.
+  int64_t skip() const { return std::max(shared + gap - at, 0); }
 };
 
 template <typename T>
@@ -63,44 +73,81 @@ struct Heads {
   }
   /// Keys that the queries of a block may see: `key` to here.
   int64_t key_end(const Block& b) const { return std::min(b.end + ahead, keys); }
+  /// Returns whether tokens are keys, too, so that branches find the keys of their documents.
+  bool holds_branches() const { return ahead == 0 && keys >= queries; }
   /// Queries from here on see no key before `end`.
   int64_t query_end(int64_t end) const { return end - 1 + window - ahead; }
 };
 
-/// Cuts the queries into documents, and these into blocks of `step` queries (0: whole), most work
-/// first. A document begins at position 0, and at every multiple of the attribute `seq`. So ranks
-/// with whole sequences compute the same as one rank, whatever the positions are. The first
-/// document may begin before the first query; its position gives the offset. Returns the number of
-/// blocks.
+/// Returns the end of the tokens from `at` on whose positions count up, before `limit`.
+inline int64_t end_of_run(const int32_t* pos, int64_t at, int64_t limit) {
+  int64_t end = at + 1;
+  while (end < limit && pos[end] != 0 && pos[end] == pos[end - 1] + 1) {
+    ++end;
+  }
+  return end;
+}
+
+/// Refuses the position of a token where neither a document nor a branch of [begin, trunk_end), a
+/// document's first run of tokens, begins.
+template <typename T>
+void check_branch(const int32_t* pos, int64_t t, int64_t begin, int64_t trunk_end,
+                  const Heads<T>& hs) {
+  const bool whole = hs.holds_branches() && pos[begin] == 0;
+  if (pos[t] > 0 && whole && pos[t] <= trunk_end - begin) return;
+  fail_run("attention",
+           "position {} of token {} after position {}; expected {}, 0 where a document begins, or "
+           "where a branch does the number of its document's first tokens that it shares, {}",
+           pos[t], hs.first_query + t, pos[t - 1], pos[t - 1] + 1,
+           whole ? fmt::format("at most {}", trunk_end - begin)
+                 : std::string("which must be in the same piece"));
+}
+
+/// Cuts the queries into documents, and these into blocks of `step` queries (0: whole, with their
+/// branches), most work first. A document begins at position 0, and at every multiple of the
+/// attribute `seq`. So ranks with whole sequences compute the same as one rank, whatever the
+/// positions are. The first document may begin before the first query; its position gives the
+/// offset. Returns the number of blocks.
 template <typename T>
 int64_t find_blocks(const KernelArgs& args, const int32_t* pos, const Heads<T>& hs, int64_t step,
                     Block* to) {
   const int64_t sequence =
       args.attrs->i_or("seq", std::max<int64_t>(hs.first_query + hs.queries, 1));
   int64_t n = 0;
+  const auto add = [&](int64_t at, int64_t end, int64_t document, int64_t shared, int64_t gap) {
+    const int64_t first = std::max(document, at - gap + hs.ahead + 1 - hs.window);
+    const auto narrow = [](int64_t token) { return static_cast<int32_t>(token); };
+    to[n++] = {narrow(at), narrow(end), narrow(std::clamp<int64_t>(first, 0, hs.keys)),
+               narrow(shared), narrow(gap)};
+  };
   for (int64_t t = 0; t < hs.queries;) {
     const int64_t index = hs.first_query + t;
     const int64_t document = std::max(index - pos[t], index / sequence * sequence) - hs.first_key;
     if (pos[t] < 0) {
       fail_run("attention", "position {} of token {}; expected 0 or more", pos[t], index);
     }
-    int64_t end = t + 1;
-    for (; end < hs.queries && pos[end] != 0 && (hs.first_query + end) % sequence != 0; ++end) {
-      if (pos[end] != pos[end - 1] + 1) {
-        fail_run("attention",
-                 "position {} of token {} after position {}; expected {}, or 0 where a document "
-                 "begins",
-                 pos[end], hs.first_query + end, pos[end - 1], pos[end - 1] + 1);
+    const int64_t limit = std::min(hs.queries, round_up(index + 1, sequence) - hs.first_query);
+    const int64_t trunk_end = end_of_run(pos, t, limit);
+    int64_t end = trunk_end;
+    for (int64_t at = t; step > 0 && at < trunk_end; at += step) {
+      add(at, trunk_end, document, 0, 0);
+    }
+    while (end < limit && pos[end] != 0) {
+      const int64_t begin = end;
+      check_branch(pos, begin, t, trunk_end, hs);
+      end = end_of_run(pos, begin, limit);
+      const int64_t shared = t + pos[begin];
+      for (int64_t at = begin - (step > 0 ? pos[begin] % step : 0); step > 0 && at < end;
+           at += step) {
+        add(at, end, document, shared, begin - shared);
       }
     }
-    for (int64_t at = t; at < end; at += step ? step : end - t) {
-      const int64_t first = std::max(document, at + hs.ahead + 1 - hs.window);
-      to[n++] = {static_cast<int32_t>(at), static_cast<int32_t>(end),
-                 static_cast<int32_t>(std::clamp<int64_t>(first, 0, hs.keys))};
+    if (step == 0) {
+      add(t, end, document, 0, 0);
     }
     t = end;
   }
-  auto work = [step](const Block& b) { return step ? b.at - b.key : b.end - b.at; };
+  auto work = [step](const Block& b) { return step ? b.at - b.gap - b.key : b.end - b.at; };
   std::sort(to, to + n, [&](const Block& a, const Block& b) {
     return work(a) != work(b) ? work(a) > work(b) : a.at < b.at;
   });
@@ -115,29 +162,55 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
   const int64_t rows = std::min<int64_t>(kAttnRowsFwd, b.end - b.at);
   const int64_t kv_head = hs.kv_of(head);
   const bool here = kv_head >= 0 && kv_head < hs.g;
-  const int64_t all = here ? std::min(b.at + rows + hs.ahead, hs.keys) - b.key : 0;
+  const int64_t first = b.at - b.gap + hs.ahead, skip = b.skip();
+  const int64_t all = here ? std::min(first + rows, hs.keys) - b.key : 0;
   const int64_t kv = kv_head * hs.d;
   T* out = o + b.at * hs.q_stride + head * hs.d;
   if (all <= 0) {
-    for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t r = skip; r < rows; ++r) {
       std::fill_n(out + r * hs.q_stride, hs.d, T(0));
       lse[(b.at + r) * hs.h + head] = -std::numeric_limits<T>::infinity();
     }
     return;
   }
   const QueryBlock block{.rows = rows,
-                         .skip = 0,
+                         .skip = skip,
                          .keys = all,
-                         .first = b.at + hs.ahead - b.key,
+                         .first = first - b.key,
                          .window = hs.window,
                          .d = hs.d};
+  // Counts the keys of [j, j + n) that come before the branch's own.
+  const auto before_gap = [&](int64_t j, int64_t n) {
+    return b.gap == 0 ? n : std::clamp<int64_t>(b.shared - b.key - j, 0, n);
+  };
   attend_block(
       block, q + b.at * hs.q_stride + head * hs.d, hs.q_stride,
       [&](int64_t j, int64_t n, T* to) {
-        pack_transposed<kAttnKeysFwd>(k + (b.key + j) * hs.k_stride + kv, hs.k_stride, n, hs.d, to);
+        const T* from = k + (b.key + j) * hs.k_stride + kv;
+        const int64_t near = before_gap(j, n);
+        const T* own = from + b.gap * hs.k_stride;
+        const bool one = near == 0 || near == n;
+        pack_transposed<kAttnKeysFwd>(near == 0 ? own : from, hs.k_stride, one ? n : near, hs.d,
+                                      to);
+        for (int64_t c = 0; !one && c < hs.d; ++c) {
+          for (int64_t r = near; r < n; ++r) {
+            to[c * kAttnKeysFwd + r] = own[r * hs.k_stride + c];
+          }
+        }
       },
       [&](int64_t j, int64_t n, T* pad, int64_t& ld) {
-        return whole_rows(hs.d, v + (b.key + j) * hs.k_stride + kv, hs.k_stride, n, pad, ld);
+        const T* from = v + (b.key + j) * hs.k_stride + kv;
+        const int64_t near = before_gap(j, n);
+        if (near == n) return whole_rows(hs.d, from, hs.k_stride, n, pad, ld);
+        const T* own = from + b.gap * hs.k_stride;
+        if (near == 0) return whole_rows(hs.d, own, hs.k_stride, n, pad, ld);
+        ld = hs.wide;
+        for (int64_t r = 0; r < n; ++r) {
+          const T* row = (r < near ? from : own) + r * hs.k_stride;
+          std::copy_n(row, hs.d, pad + r * ld);
+          std::fill(pad + r * ld + hs.d, pad + (r + 1) * ld, T(0));
+        }
+        return static_cast<const T*>(pad);
       },
       scores, out, hs.q_stride, [&](int64_t r, T value) { lse[(b.at + r) * hs.h + head] = value; },
       ws);
@@ -200,10 +273,11 @@ void backward_row(int64_t end, int64_t begin, int64_t seen, T lse2, T delta, T s
   clear(seen, end);
 }
 
-/// dK, dV of a document's kv head and dQ of the query heads that share it.
+/// dK, dV of keys [b.key, key_end) of a kv head and dQ of the query heads that share it, for the
+/// queries of a block. `adds`: to gradients that are there, of all of these.
 template <typename T>
-void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
-                       const BackwardArgs<T>& x, const BackwardScratch<T>& ws) {
+void backward_block(const Heads<T>& hs, const Block& b, int64_t key_end, bool adds, int64_t kv_head,
+                    const BackwardArgs<T>& x, const BackwardScratch<T>& ws) {
   // One document and one head of keys (with all query heads that share it), N keys against M
   // queries at a time. Per tile: scores and dP = dy v^T; from them, row by row, the weights P =
   // e^(score - lse) and dS = P (dP - delta); then dv += P^T dy, dk += dS^T q and dq += dS k. No
@@ -212,10 +286,9 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
   // window starts after the first block of keys may have none: their rows start as zeros. Without a
   // local query head the gradients of keys are 0.
   constexpr int64_t M = kAttnRowsBwd, N = kAttnKeysBwd, MR = kTileRows, NR = kTileCols<T>;
-  const int64_t key_end = hs.key_end(b);
   const int64_t first_head = hs.first_of(kv_head), end_head = hs.first_of(kv_head + 1);
   if (first_head == end_head) {
-    for (int64_t j = b.key; j < key_end; ++j) {
+    for (int64_t j = b.key; !adds && j < key_end; ++j) {
       std::fill_n(x.dk + j * hs.k_stride + kv_head * hs.d, hs.d, T(0));
       std::fill_n(x.dv + j * hs.k_stride + kv_head * hs.d, hs.d, T(0));
     }
@@ -223,7 +296,7 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
   }
   const int64_t seeing = key_end <= b.key ? b.end : std::max<int64_t>(b.at, b.key - hs.ahead);
   const int64_t reached = std::min<int64_t>(b.end, hs.query_end(std::min(b.key + N, key_end)));
-  for (int64_t i = b.at; i < b.end; ++i) {
+  for (int64_t i = b.at; !adds && i < b.end; ++i) {
     if (i >= seeing && i < reached) continue;
     std::fill_n(x.dq + i * hs.q_stride + first_head * hs.d, (end_head - first_head) * hs.d, T(0));
   }
@@ -235,7 +308,7 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
     int64_t ldk, ldq, lddy;
     const T* kb = whole_rows(hs.d, x.k + at_k, hs.k_stride, keys, ws.pad_k, ldk);
     const int64_t query_end = std::min<int64_t>(b.end, hs.query_end(j0 + keys));
-    bool add = false;
+    bool add = adds;
     for (int64_t head = first_head; head < end_head; ++head) {
       for (int64_t i0 = std::max<int64_t>(b.at, j0 - hs.ahead); i0 < query_end;
            i0 += M, add = true) {
@@ -291,11 +364,37 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
           const int64_t k = std::clamp<int64_t>(r + m - first, k0, n) - k0;
           for (int64_t c = 0; c < hs.d; c += NR) {
             tile<T>(m, std::min(NR, hs.d - c), k, ws.turned + k0 * M + r, M, kb + k0 * ldk + c, ldk,
-                    j0 > b.key, x.dq + at_q + r * hs.q_stride + c, hs.q_stride);
+                    adds || j0 > b.key, x.dq + at_q + r * hs.q_stride + c, hs.q_stride);
           }
         }
       }
     }
+  }
+}
+
+/// Gradients of a document and a kv head. The keys that branches share get theirs from the
+/// document's first tokens, then from the branches in their order.
+template <typename T>
+void backward_document(const Heads<T>& hs, const Block& b, const int32_t* pos, int64_t kv_head,
+                       const BackwardArgs<T>& x, const BackwardScratch<T>& ws) {
+  const int64_t trunk_end = end_of_run(pos, b.at, b.end);
+  const Block trunk{b.at, static_cast<int32_t>(trunk_end), b.key};
+  backward_block(hs, trunk, hs.key_end(trunk), false, kv_head, x, ws);
+  // Branches that share as many tokens, and see all of these, are one block of queries to them.
+  const bool sees_all = hs.window >= b.end - b.at;
+  for (int64_t begin = trunk_end, end = begin; begin < b.end; begin = end) {
+    const int32_t first = static_cast<int32_t>(begin);
+    do {
+      const int32_t at = static_cast<int32_t>(end);
+      end = end_of_run(pos, end, b.end);
+      const Block own{at, static_cast<int32_t>(end), at};
+      backward_block(hs, own, end, false, kv_head, x, ws);
+    } while (sees_all && end < b.end && pos[end] == pos[begin]);
+    Heads<T> to_shared = hs;
+    const int64_t shared_end = b.at + pos[begin];
+    to_shared.ahead = shared_end - begin;
+    backward_block(to_shared, {first, static_cast<int32_t>(end), b.key}, shared_end, true, kv_head,
+                   x, ws);
   }
 }
 
@@ -349,7 +448,8 @@ void attention_bwd(const KernelArgs& args) {
                           out<T>(args, 0),
                           out<T>(args, 1),
                           out<T>(args, 2)};
-  const int64_t documents = find_blocks(args, in<int32_t>(args, 6), hs, 0, blocks);
+  const int32_t* pos = in<int32_t>(args, 6);
+  const int64_t documents = find_blocks(args, pos, hs, 0, blocks);
   int64_t seen = hs.keys, seen_end = 0;
   for (const Block& b : std::span(blocks, static_cast<size_t>(documents))) {
     if (hs.key_end(b) > b.key) {
@@ -373,7 +473,7 @@ void attention_bwd(const KernelArgs& args) {
   std::byte* base = scratch.take<std::byte>(std::max<int64_t>(threads, 1) * each);
   auto run = [&](int64_t i, int64_t thread) {
     Scratch own(base + thread * each, each);
-    backward_document(hs, blocks[i / hs.g], i % hs.g, x, BackwardScratch<T>(own, hs));
+    backward_document(hs, blocks[i / hs.g], pos, i % hs.g, x, BackwardScratch<T>(own, hs));
   };
   parallel(n, threads, run);
 }
