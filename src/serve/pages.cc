@@ -58,7 +58,8 @@ std::vector<PageId> PagePool::find(std::span<const int32_t> tokens,
 std::optional<PagePool::Begin> PagePool::begin_of(std::span<const PageId> prefix,
                                                   std::span<const int32_t> tokens,
                                                   std::string_view cache_namespace) const {
-  Begin begin{.tokens = {tokens.begin(), tokens.end()}};
+  Begin begin;
+  begin.tokens.assign(tokens.begin(), tokens.end());
   if (prefix.empty()) {
     begin.cache_namespace = cache_namespace;
     return begin;
