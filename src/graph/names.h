@@ -49,6 +49,7 @@ inline constexpr const char* kMaskWords = "mask_words";            ///< W
 inline constexpr const char* kNumChanges = "num_changes";          ///< C
 inline constexpr const char* kSequences = "sequences";             ///< i32[T]: of a token
 inline constexpr const char* kPageTable = "page_table";            ///< i32[R,B]
+inline constexpr const char* kPageCopies = "page_copies";          ///< i32[R,2]
 inline constexpr const char* kRows = "rows";                       ///< i32[N]: tokens, -1: none
 inline constexpr const char* kSampleSettings = "sample.settings";  ///< f64[N,ops::kNumSettings]
 inline constexpr const char* kSampleDraws = "sample.draws";        ///< i64[N,4]

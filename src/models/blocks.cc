@@ -247,10 +247,10 @@ TensorId Builder::attend(int32_t layer, TensorId q, TensorId k, TensorId v) {
     };
     const TensorId keys = pages("k", {P, G, d, S});
     const TensorId values = pages("v", {P, G, S, d});
-    return node(
-        layer, "attention_paged", attrs,
-        {q, k, v, keys, values, positions_, sequences_, positions_, sequences_, page_table_},
-        "attn.o");
+    return node(layer, "attention_paged", attrs,
+                {q, k, v, keys, values, positions_, sequences_, positions_, sequences_, page_table_,
+                 page_copies_},
+                "attn.o");
   }
   attrs.set("group", config_.num_heads / G);
   if (options_.sequence_length > 0) {

@@ -94,7 +94,7 @@ struct BuildOptions {
 /// with dropout `token_numbers` i64[T]; with answers `answers` i32[T], the answer of every target
 /// (-1: none), and in training the inputs of the loss op (ops/preference_loss.cc); with a policy's
 /// loss those of its ops, by names of graph/names.h; generate: `sequences` i32[T], `page_table`
-/// i32[R,B] and `rows` i32[N], the tokens with requested logits, and the inputs of ops/sample.cc.
+/// i32[R,B], `page_copies` i32[R,2], `rows` i32[N] of tokens with logits, those of ops/sample.cc.
 /// Parameters have Hugging Face's names; fused ones are `….mlp.gate_up_proj.weight` [2,F,D],
 /// `….mlp.experts.gate_up_proj` [E,2,F,D] and `….mlp.experts.down_proj` [E,D,F] (expert = true);
 /// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_pages` [P,G,d,32]

@@ -182,8 +182,13 @@ void Builder::page_inputs() {
   const graph::Dim sequences = graph_.symbol({names::kNumSequences, most, most, 1});
   const graph::Dim columns =
       graph_.symbol({names::kTablePages, pages, std::max<int64_t>(1, pages / 2), 1});
-  page_table_ = graph_.input(names::kPageTable, {DType::i32, {sequences, columns}});
-  graph_.tensors[static_cast<size_t>(page_table_)].whole = true;
+  const auto whole = [&](const char* name, Dims dims) {
+    const TensorId id = graph_.input(name, {DType::i32, std::move(dims)});
+    graph_.tensors[static_cast<size_t>(id)].whole = true;
+    return id;
+  };
+  page_table_ = whole(names::kPageTable, {sequences, columns});
+  page_copies_ = whole(names::kPageCopies, {sequences, 2});
 }
 
 void Builder::sampled(TensorId hidden, TensorId weight) {

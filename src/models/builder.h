@@ -116,9 +116,9 @@ class Builder {
   std::vector<ParamWeights> weights_;
   graph::Dim num_tokens_;  // generate: a symbol
   TensorId tokens_ = graph::kNone, positions_ = graph::kNone, embedding_ = graph::kNone;
-  TensorId sequences_ = graph::kNone, page_table_ = graph::kNone;  // generate
-  TensorId token_numbers_ = graph::kNone;                          // with dropout
-  TensorId is_token_ = graph::kNone;                               // with padding and experts
+  TensorId sequences_ = graph::kNone, page_table_ = graph::kNone, page_copies_ = graph::kNone;
+  TensorId token_numbers_ = graph::kNone;  // with dropout
+  TensorId is_token_ = graph::kNone;       // with padding and experts
   int64_t num_dropouts_ = 0;
   std::vector<TensorId> balance_losses_;
   std::map<TensorId, TensorId> float8_of_;  // 8-bit casts for linear layers, by operand

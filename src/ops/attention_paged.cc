@@ -26,11 +26,12 @@ enum : size_t {
   kSequences,
   kKeyPositions,
   kKeySequences,
-  kTable
+  kTable,
+  kCopies
 };
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
-  want_inputs(kOp, in, 10);
+  want_inputs(kOp, in, 11);
   attrs.f("scale");
   want_window(kOp, attrs);
   want_softcap(kOp, attrs);
@@ -55,6 +56,10 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_vector(kOp, in[kKeySequences], DType::i32, k.dims[0], "number of keys' sequence numbers");
   want_rank(kOp, in[kTable], 2);
   want_dtype(kOp, in[kTable], DType::i32);
+  want_rank(kOp, in[kCopies], 2);
+  want_dtype(kOp, in[kCopies], DType::i32);
+  want_equal(kOp, "sequences with copies", in[kCopies].dims[0], in[kTable].dims[0]);
+  want_equal(kOp, "numbers of a copy", in[kCopies].dims[1], 2);
   return {q, in[kKeyPages], in[kValuePages]};
 }
 
@@ -104,21 +109,31 @@ std::vector<Sample> samples() {
     const TensorType values{DType::f64, {3, 2, kPageTokens, 4}};
     const TensorType numbers{DType::i32, {5}};
     const Fill zero{.kind = Fill::Kind::constant, .lo = 0};
-    list.push_back(
-        {"5 tokens of a sequence, 3 pages" + graph::to_string(more),
-         attrs,
-         {q, kv, kv, keys, values, numbers, numbers, numbers, numbers, {DType::i32, {1, 2}}},
-         {{},
-          {},
-          {},
-          {},
-          {},
-          {.kind = Fill::Kind::counting},
-          zero,
-          {.kind = Fill::Kind::counting},
-          zero,
-          {.kind = Fill::Kind::integers, .hi = 2}},
-         {}});
+    list.push_back({"5 tokens of a sequence, 3 pages" + graph::to_string(more),
+                    attrs,
+                    {q,
+                     kv,
+                     kv,
+                     keys,
+                     values,
+                     numbers,
+                     numbers,
+                     numbers,
+                     numbers,
+                     {DType::i32, {1, 2}},
+                     {DType::i32, {1, 2}}},
+                    {{},
+                     {},
+                     {},
+                     {},
+                     {},
+                     {.kind = Fill::Kind::counting},
+                     zero,
+                     {.kind = Fill::Kind::counting},
+                     zero,
+                     {.kind = Fill::Kind::integers, .hi = 2},
+                     {.kind = Fill::Kind::constant, .lo = -1}},
+                    {}});
   }
   // Four tokens of a sequence in one part; two of each of two sequences in one of two parts each.
   for (const int64_t parts : {1, 2}) {
@@ -138,8 +153,9 @@ std::vector<Sample> samples() {
                      ids,
                      ids,
                      ids,
-                     {DType::i32, {2, 1}}},
-                    {{}, {}, {}, {}, {}, count, half, count, half, half},
+                     {DType::i32, {2, 1}},
+                     {DType::i32, {2, 2}}},
+                    {{}, {}, {}, {}, {}, count, half, count, half, half, half},
                     {}});
   }
   return list;
@@ -154,10 +170,12 @@ void add_to(std::vector<Op>& ops) {
            "writes k, v of new tokens to the pages of their sequences, and attends with q to all "
            "of a sequence's tokens up to each, or the last `window` of them: query t is at pos[t] "
            "of sequence seq[t], whose tokens from 32 i on are in page table[seq[t], i], and so "
-           "are keys; a negative position is no token. With `parts`, queries, keys and pages are "
+           "are keys; a negative position is no token. Before they are read, the tokens of "
+           "sequence r up to number copies[r, 1], as far as one page has them, are copied from "
+           "page copies[r, 0]; a negative page is none. With `parts`, queries, keys and pages are "
            "in as many equal parts, and a sequence has those of one part",
        .infer = infer,
-       .layout = {.notation = "thd,nhd,nhd,phds,phsd,t,t,n,n,rb->thd,phds,phsd",
+       .layout = {.notation = "thd,nhd,nhd,phds,phsd,t,t,n,n,rb,rc->thd,phds,phsd",
                   .split = "thnp",
                   .positional = "p",
                   .contractions = {{'t', Monoid::none}, {'n', Monoid::none}, {'p', Monoid::none}},
@@ -176,7 +194,8 @@ void add_to(std::vector<Op>& ops) {
        .takes_any_type = true,
        .assumes =
            "page tables: no two sequences write into one page, a sequence's earlier tokens are "
-           "in the pages that its table names, and these are in the part of its tokens"});
+           "in the pages that its table names, or begin the page that they are copied from, and "
+           "these are in the part of its tokens"});
 }
 
 }  // namespace hocket::ops::attention_paged

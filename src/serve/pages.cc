@@ -55,6 +55,30 @@ std::vector<PageId> PagePool::find(std::span<const int32_t> tokens,
   return found;
 }
 
+std::optional<PagePool::Begin> PagePool::begin_of(std::span<const PageId> prefix,
+                                                  std::span<const int32_t> tokens,
+                                                  std::string_view cache_namespace) const {
+  Begin begin;
+  begin.tokens.assign(tokens.begin(), tokens.end());
+  if (prefix.empty()) {
+    begin.cache_namespace = cache_namespace;
+    return begin;
+  }
+  begin.parent = pages_[static_cast<size_t>(prefix.back())].name;
+  if (begin.parent == 0) return std::nullopt;
+  return begin;
+}
+
+std::optional<PageId> PagePool::find_begin(std::span<const PageId> prefix,
+                                           std::span<const int32_t> tokens,
+                                           std::string_view cache_namespace) {
+  const std::optional<Begin> begin = begin_of(prefix, tokens, cache_namespace);
+  const auto found = begin ? begins_.find(*begin) : begins_.end();
+  if (found == begins_.end()) return std::nullopt;
+  reference(found->second);
+  return found->second;
+}
+
 void PagePool::reference(PageId id) {
   Page& page = pages_[static_cast<size_t>(id)];
   if (page.references++ > 0) return;
@@ -84,6 +108,7 @@ void PagePool::release(PageId id) {
   HOCKET_CHECK(page.references > 0, "page {} is released more often than it was taken", id);
   if (--page.references > 0) return;
   --in_use_;
+  forget_begin(id);
   if (page.name == 0) {
     free_.push_back(id);
     return;
@@ -115,6 +140,21 @@ void PagePool::name(std::span<const PageId> pages, size_t number, std::span<cons
   named_.emplace(page.key, pages[number]);
 }
 
+void PagePool::name_begin(PageId id, std::span<const PageId> prefix,
+                          std::span<const int32_t> tokens, std::string_view cache_namespace) {
+  Page& page = pages_[static_cast<size_t>(id)];
+  std::optional<Begin> begin = begin_of(prefix, tokens, cache_namespace);
+  if (page.begin || !begin || !begins_.emplace(*begin, id).second) return;
+  page.begin = std::move(begin);
+}
+
+void PagePool::forget_begin(PageId id) {
+  std::optional<Begin>& begin = pages_[static_cast<size_t>(id)].begin;
+  if (!begin) return;
+  begins_.erase(*begin);
+  begin.reset();
+}
+
 void PagePool::forget(PageId id) {
   Page& page = pages_[static_cast<size_t>(id)];
   if (page.name == 0) return;
@@ -132,6 +172,7 @@ void PagePool::forget() {
   unreferenced_.clear();
   for (PageId id = 0; id < std::ssize(pages_); ++id) {
     forget(id);
+    forget_begin(id);
   }
 }
 

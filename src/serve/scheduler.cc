@@ -296,8 +296,7 @@ bool Scheduler::admit(int64_t part, std::vector<Planned>* planned) {
 
 void Scheduler::preempt(Sequence& sequence) {
   // Keeps what the pages hold known by its tokens.
-  pool_of(sequence).release(sequence.pages);
-  sequence.pages.clear();
+  release_pages(sequence);
   sequence.computed = 0;
   const auto at = std::find_if(running_.begin(), running_.end(),
                                [&](const SequencePtr& each) { return each.get() == &sequence; });
@@ -318,10 +317,44 @@ PagePool& Scheduler::pool_of(const Sequence& sequence) {
 }
 
 void Scheduler::start(Sequence& sequence) {
-  sequence.pages = pool_of(sequence).find(cacheable(sequence), sequence.cache_namespace);
+  PagePool& pool = pool_of(sequence);
+  const std::span<const int32_t> known = cacheable(sequence);
+  sequence.pages = pool.find(known, sequence.cache_namespace);
   sequence.computed = std::ssize(sequence.pages) * PagePool::kTokens;
+  const int64_t missing = sequence.prompt_size() - 1 - sequence.computed;
+  if (!known.empty() && missing > 0 && missing < PagePool::kTokens) {
+    const auto end = known.subspan(static_cast<size_t>(sequence.computed), missing);
+    if (const auto page = pool.find_begin(sequence.pages, end, sequence.cache_namespace)) {
+      sequence.copied = *page;
+      sequence.computed += missing;
+    }
+  }
   if (!sequence.started) {
     sequence.reported_cached = sequence.computed;
+  }
+}
+
+void Scheduler::name_pages(Sequence& sequence, int64_t begin) {
+  PagePool& pool = pool_of(sequence);
+  for (int64_t page = begin / PagePool::kTokens; page < sequence.computed / PagePool::kTokens;
+       ++page) {
+    pool.name(sequence.pages, static_cast<size_t>(page), sequence.tokens, sequence.cache_namespace);
+  }
+  const int64_t end = sequence.prompt_size() - 1, count = end % PagePool::kTokens;
+  if (count == 0 || begin > end || sequence.computed < end) return;
+  const auto number = static_cast<size_t>(end / PagePool::kTokens);
+  const std::span<const int32_t> tokens(sequence.tokens);
+  pool.name_begin(sequence.pages[number], std::span(sequence.pages).first(number),
+                  tokens.subspan(number * PagePool::kTokens, static_cast<size_t>(count)),
+                  sequence.cache_namespace);
+}
+
+void Scheduler::release_pages(Sequence& sequence) {
+  PagePool& pool = pool_of(sequence);
+  pool.release(sequence.pages);
+  sequence.pages.clear();
+  if (sequence.copied >= 0) {
+    pool.release(std::exchange(sequence.copied, -1));
   }
 }
 
@@ -362,11 +395,7 @@ bool Scheduler::plan_tokens(Sequence& sequence, std::vector<Planned>* planned) {
   sequence.computed += count;
   // Others find these pages in the same step: keys and values are written before any are read.
   if (options_.prefix_caching) {
-    for (int64_t page = (sequence.computed - count) / PagePool::kTokens;
-         page < sequence.computed / PagePool::kTokens; ++page) {
-      pool_of(sequence).name(sequence.pages, static_cast<size_t>(page), sequence.tokens,
-                             sequence.cache_namespace);
-    }
+    name_pages(sequence, sequence.computed - count);
   }
   return true;
 }
@@ -417,6 +446,18 @@ void Scheduler::keep_routes(const std::vector<Planned>& planned, const StepOutpu
   }
 }
 
+void Scheduler::copy_routes(const Planned& planned, PageId copied) {
+  const Sequence& sequence = *planned.sequence;
+  std::vector<int32_t>& kept = routes_[static_cast<size_t>(sequence.part)];
+  const int64_t number = (planned.begin - 1) / PagePool::kTokens;
+  const auto at = [&](int64_t page) {
+    return kept.begin() + page * PagePool::kTokens * static_cast<int64_t>(route_width_);
+  };
+  const int64_t count = planned.begin - number * PagePool::kTokens;
+  std::copy_n(at(copied), count * static_cast<int64_t>(route_width_),
+              at(sequence.pages[static_cast<size_t>(number)]));
+}
+
 std::vector<int32_t> Scheduler::routes_of(const Sequence& sequence) const {
   std::vector<int32_t> all;
   const auto width = static_cast<int64_t>(route_width_);
@@ -433,6 +474,14 @@ std::vector<int32_t> Scheduler::routes_of(const Sequence& sequence) const {
 void Scheduler::take_results(const std::vector<Planned>& planned, const StepOutput& output) {
   if (!output.routes.empty()) {
     keep_routes(planned, output);
+  }
+  for (const Planned& each : planned) {
+    const PageId copied = std::exchange(each.sequence->copied, -1);
+    if (copied < 0) continue;
+    if (!output.routes.empty()) {
+      copy_routes(each, copied);
+    }
+    pool_of(*each.sequence).release(copied);
   }
   for (const Planned& each : planned) {
     Sequence& sequence = *each.sequence;
@@ -544,8 +593,7 @@ void Scheduler::finish(Sequence& sequence, Finish reason) {
   if (sequence.request.routes && route_width_ > 0 && reason != Finish::failed) {
     sequence.update.routes = routes_of(sequence);
   }
-  pool_of(sequence).release(sequence.pages);
-  sequence.pages.clear();
+  release_pages(sequence);
 }
 
 void Scheduler::send(Sequence& sequence) {

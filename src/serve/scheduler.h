@@ -88,11 +88,18 @@ class Scheduler {
   PagePool& pool_of(const Sequence& sequence);
   /// Puts a running sequence back among the waiting ones, and frees its pages.
   void preempt(Sequence& sequence);
+  /// Finds the longest known prefix. Its whole pages are shared; the end of the prompt behind them,
+  /// but for its last token, is copied by the step.
   void start(Sequence& sequence);
   void count_step(int64_t tokens);
+  /// Names what the tokens from `begin` on complete: pages, and the end of the prompt.
+  void name_pages(Sequence& sequence, int64_t begin);
+  void release_pages(Sequence& sequence);
   void take_results(const std::vector<Planned>& planned, const StepOutput& output);
   /// Keeps the experts of a step's tokens beside the pages that hold these.
   void keep_routes(const std::vector<Planned>& planned, const StepOutput& output);
+  /// Copies the experts of the tokens that the step copied for a sequence.
+  void copy_routes(const Planned& planned, PageId copied);
   std::vector<int32_t> routes_of(const Sequence& sequence) const;
   void take_token(Sequence& sequence, const StepOutput& output, size_t row);
   /// Ends a text of whose rows one has logits that are not finite; false: all are.

@@ -38,6 +38,7 @@ void Scheduler::StepBuilder::add(Planned& planned) {
   Sequence& sequence = *planned.sequence;
   const auto number = static_cast<int32_t>(input_.pages.size());
   input_.pages.push_back(sequence.pages);
+  input_.copies.insert(input_.copies.end(), {sequence.copied, static_cast<int32_t>(planned.begin)});
   const int64_t prompt = sequence.prompt_size();
   planned.row = std::ssize(input_.rows);
   for (int64_t i = planned.begin; i < planned.begin + planned.count; ++i) {

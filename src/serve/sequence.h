@@ -25,6 +25,9 @@ struct Scheduler::Sequence {
   int64_t computed = 0;  ///< tokens whose keys and values are in the pages
   int64_t part = 0;      ///< StepLimits::parts: where its pages are
   std::vector<PageId> pages;
+  /// Page that the next step copies to the last of the prompt's pages, as far as `computed` is
+  /// there; referenced until then. -1: none.
+  PageId copied = -1;
   int64_t reported_cached = 0;  ///< tokens found in the prefix cache when it was first started
   bool started = false;
   bool planned = false;          ///< for the next step

@@ -66,6 +66,7 @@ void visit(Visit& each, Input& input, std::vector<int64_t>& counts) {
   each(input.tokens);
   each(input.positions);
   each(input.sequences);
+  each(input.copies);
   each(input.rows);
   each(input.settings);
   each(input.draws);
@@ -287,8 +288,12 @@ StepOutput SessionStepper::run(const StepInput& input) {
   }
   const auto B = static_cast<int64_t>(most_pages), W = static_cast<int64_t>(words);
   std::vector<int32_t> table(static_cast<size_t>(R * B), -1);
+  std::vector<int32_t> copies = padded(input.copies, R * 2, -1);
   for (size_t r = 0; r < input.pages.size(); ++r) {
     const int64_t first = parts.of_sequence(r) * limits_.pages;
+    if (copies[2 * r] >= 0) {
+      copies[2 * r] += static_cast<int32_t>(first);
+    }
     std::transform(input.pages[r].begin(), input.pages[r].end(), table.begin() + r * most_pages,
                    [&](int32_t page) { return static_cast<int32_t>(first + page); });
   }
@@ -303,6 +308,7 @@ StepOutput SessionStepper::run(const StepInput& input) {
   feeds.keep(names::kPositions, parts.spread(input.positions, -1));
   feeds.keep(names::kSequences, parts.spread(input.sequences, 0));
   feeds.keep(names::kPageTable, std::move(table));
+  feeds.keep(names::kPageCopies, std::move(copies));
   feeds.keep(names::kRows, padded(parts.places(input.rows), N, -1));
   feeds.keep(names::kSampleSettings, padded(input.settings, N * ops::kNumSettings, 0.0));
   feeds.keep(names::kSampleDraws, padded(input.draws, N * ops::kNumDraws, int64_t{-1}));

@@ -29,8 +29,11 @@ struct StepLimits {
 /// Inputs of a step. Tokens of a sequence stand one behind the other, those of a part, too.
 struct StepInput {
   std::vector<int64_t> part_tokens;  ///< [parts]: how many of the tokens are of a part
-  std::vector<int32_t> tokens, positions, sequences;   ///< [T]
-  std::vector<std::vector<int32_t>> pages;             ///< per sequence of the step, of its part
+  std::vector<int32_t> tokens, positions, sequences;  ///< [T]
+  std::vector<std::vector<int32_t>> pages;            ///< per sequence of the step, of its part
+  /// [R, 2], or empty: the page that the sequence's tokens up to this number are copied from, as
+  /// far as one page has them; -1: none. It is read behind the step's writing of new tokens.
+  std::vector<int32_t> copies;
   std::vector<int32_t> rows;                           ///< [N]: indices of tokens
   std::vector<double> settings;                        ///< [N, ops::kNumSettings]
   std::vector<int64_t> draws;                          ///< [N, ops::kNumDraws]

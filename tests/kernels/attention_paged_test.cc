@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/small_float.h"
 #include "kernel_util.h"
@@ -27,6 +28,7 @@ struct Text {
   Values q, k, v, o;
   std::vector<int32_t> pages;
   int64_t done = 0;
+  int32_t copied = -1;  ///< page that the next step copies up to `done`
   int64_t size() const { return q.type.dims[0]; }
 };
 
@@ -90,10 +92,14 @@ class Cache {
       text.o = rounded(std::move(text.o));
     }
     for (int64_t i = 0; i < length; i += kPageTokens) {
-      text.pages.push_back(order_.back());
-      order_.pop_back();
+      text.pages.push_back(page());
     }
     return text;
+  }
+  int32_t page() {
+    const int32_t taken = order_.back();
+    order_.pop_back();
+    return taken;
   }
 
   /// A step with `counts` next tokens of the texts, in this order; `padding` rows without a token
@@ -105,7 +111,7 @@ class Cache {
     }
     Values q, k, v;
     std::vector<double> positions, sequences;
-    std::vector<double> table;
+    std::vector<double> table, copied;
     const auto append = [](Values* to, const Values& part) {
       to->v.insert(to->v.end(), part.v.begin(), part.v.end());
     };
@@ -128,16 +134,20 @@ class Cache {
       for (size_t column = 0; column < columns; ++column) {
         table.push_back(column < text.pages.size() ? text.pages[column] : -1);
       }
+      copied.insert(copied.end(), {static_cast<double>(std::exchange(text.copied, -1)),
+                                   static_cast<double>(text.done)});
     }
     const auto n = static_cast<int64_t>(positions.size());
     q.type = {DType::f64, {n, shape_.h, shape_.d}};
     k.type = v.type = {DType::f64, {n, shape_.g, shape_.d}};
     Values pages = integers(table);
     pages.type.dims = {std::ssize(texts), static_cast<int64_t>(columns)};
+    Values copies = integers(copied);
+    copies.type.dims = {std::ssize(texts), 2};
     const auto made = run({.op = "attention_paged",
                            .attrs = attrs_of(shape_),
                            .in = {q, k, v, keys_, values_, integers(positions), integers(sequences),
-                                  integers(positions), integers(sequences), pages},
+                                  integers(positions), integers(sequences), pages, copies},
                            .out = {zeros({n, shape_.h, shape_.d}), keys_, values_},
                            .inplace = {{3, 1}, {4, 2}}},
                           dtype_);
@@ -219,19 +229,48 @@ TEST(AttentionPaged, ShortTypesAreThoseOfF32Rounded) {
   }
 }
 
+/// Texts with the same begin: whole pages are shared, the begin of the next one is copied in the
+/// step that writes it, or later.
+TEST(AttentionPaged, CopiedTokensGiveTheSameBits) {
+  for (const int64_t begin : {1, 11, 31, 32, 42, 95}) {
+    for_both([&](DType dtype, double) {
+      Random random(static_cast<uint64_t>(begin));
+      Cache cache({4, 2, 16}, dtype, 20, random);
+      Text first = cache.text(130);
+      const auto sibling = [&] {
+        Text made = first;
+        for (size_t i = static_cast<size_t>((begin - 1) / kPageTokens); i < made.pages.size();
+             ++i) {
+          made.pages[i] = cache.page();
+        }
+        made.done = begin;
+        made.copied = first.pages[static_cast<size_t>((begin - 1) / kPageTokens)];
+        return made;
+      };
+      Text together = sibling();
+      cache.step({&together, &first}, {1, begin + 1});
+      cache.step({&first, &together}, {34, 1});
+      Text later = sibling();
+      cache.step({&first, &later, &together}, {1, 34, 34});
+      cache.step({&first, &later, &together}, {1, 1, 1});
+    });
+  }
+}
+
 TEST(AttentionPaged, RefusesPositionsWithoutAPage) {
   Random random(9);
   const Values q = random.normals({2, 2, 4}), k = random.normals({2, 1, 4});
   Values keys = random.normals({3, 1, 4, kPageTokens}),
          values = random.normals({3, 1, kPageTokens, 4});
   const auto refuses = [&](std::vector<double> positions, std::vector<double> sequences,
-                           std::vector<double> table) {
-    Values pages = integers(std::move(table));
+                           std::vector<double> table, std::vector<double> copy = {-1, 0}) {
+    Values pages = integers(std::move(table)), copies = integers(std::move(copy));
     pages.type.dims = {1, pages.type.dims[0]};
+    copies.type.dims = {1, 2};
     EXPECT_THROW(run({.op = "attention_paged",
                       .attrs = {{"scale", 1.0}},
                       .in = {q, k, k, keys, values, integers(positions), integers(sequences),
-                             integers(positions), integers(sequences), pages},
+                             integers(positions), integers(sequences), pages, copies},
                       .out = {zeros({2, 2, 4}), keys, values},
                       .inplace = {{3, 1}, {4, 2}}},
                      DType::f64),
@@ -241,6 +280,8 @@ TEST(AttentionPaged, RefusesPositionsWithoutAPage) {
   refuses({31, 32}, {0, 0}, {0});      // beyond its pages
   refuses({31, 32}, {0, 0}, {0, -1});  // no page there
   refuses({0, 1}, {0, 0}, {3});        // no such page
+  refuses({0, 1}, {0, 0}, {0}, {3, 1});
+  refuses({0, 1}, {0, 0}, {0}, {1, 33});  // beyond its pages
 }
 
 }  // namespace

@@ -86,6 +86,28 @@ class Plans(rl_util.RlTest):
                      rl={"temperature": 0.7, "top_k": 12, "prompts_per_update": 4, "epochs": 1, "kl_coef": 0.1,
                          "entropy_coef": 0.01})
 
+    def test_a_group_computes_its_prompt_once(self):
+        """Its samples start together, and their prompt is shorter than a page."""
+        for config, plans in ((None, ({}, {"tp": 2, "pp": 2}, {"dp": 2})), (rl_util.MOE, ({}, {"dp": 2, "ep": 2}))):
+            found = {}
+            for caches in (False, True):
+                for plan in plans:
+                    self.write_run("one", config, plan=plan, train={"steps": 1},
+                                   rl={"prefix_caching": caches, "max_num_seqs": 16, "max_num_batched_tokens": 256,
+                                       "routing_replay": config is not None})
+                    self.rl("one")
+                    (line,) = self.metrics("one")[0]
+                    self.expect_equal_logprobs([line])
+                    found[caches, str(plan)] = samples = self.samples("one")
+                    again = sum(len(tokens) - len(logprobs) - 1 for _, _, tokens, logprobs, _, _ in samples) * 3 // 4
+                    with self.subTest(plan=plan, caches=caches):
+                        self.assertEqual(found[False, str(plan)], samples)
+                        if "dp" not in plan:
+                            self.assertEqual(again if caches else 0, line["rl/cached_tokens"])
+                        elif caches:
+                            self.assertGreaterEqual(line["rl/cached_tokens"], again * 2 // 3)
+                    self.remove("one")
+
     def test_samples_as_units_of_the_ratio(self):
         self.compare({"dp 2, tp 2": {"dp": 2, "tp": 2}}, rl={"loss": "gspo", "aggregation": "seq-mean-token-mean"})
 

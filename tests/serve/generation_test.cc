@@ -260,5 +260,47 @@ TEST(Generation, EveryPlanGivesTheLogitsOfOneRank) {
   }
 }
 
+/// A second text of the same prompt computes its last token alone: it shares the first page and
+/// copies the begin of the next one from the text that computes the prompt in the same step.
+TEST(Generation, ACopiedPromptGivesTheSameLogits) {
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 43; ++i) {
+    ids.push_back((i * i + 7 * i) % 61);
+  }
+  const auto count = static_cast<int32_t>(ids.size());
+  for (const char* family : {"llama", "qwen3_moe"}) {
+    for (const std::vector<std::string>& plan : std::vector<std::vector<std::string>>{
+             {}, {"plan.tp=2"}, {"plan.pp=2"}, {"plan.dp=2"}, {"plan.cp=2"}}) {
+      SCOPED_TRACE(fmt::format("{} {}", family, fmt::join(plan, " ")));
+      const engine::Run run = run_of(family, plan);
+      runtime::LocalRanks ranks = engine::local_ranks(run);
+      engine::Session session(compiled_for(run, 64), runtime::Store(ranks));
+      engine::initialise(session.graph(), session.program(), 3, session.store());
+      SessionStepper stepper(session, limits_of(run, 64, 64));
+      StepInput input = step_of(ids, 0, count, 0, stepper.limits().parts);
+      stepper.step(input);
+      const std::vector<float> alone = session.collect_as<float>(graph::names::kLogits, 0);
+      ++input.part_tokens.back();
+      input.tokens.push_back(ids.back());
+      input.positions.push_back(count - 1);
+      input.sequences.push_back(1);
+      input.pages.push_back({0, 2});
+      input.copies = {-1, 0, 1, count - 1};
+      input.rows.push_back(count);
+      input.settings.resize(2 * ops::kNumSettings, 0);
+      input.draws.insert(input.draws.end(), {0, 0, count, -1});
+      input.ranges.resize(4, 0);
+      input.masks.resize(2);
+      stepper.step(input);
+      const std::vector<float> both = session.collect_as<float>(graph::names::kLogits, 0);
+      ASSERT_EQ(alone.size(), static_cast<size_t>(kWords));
+      ASSERT_EQ(both.size(), static_cast<size_t>(2 * kWords));
+      for (size_t i = 0; i < both.size(); ++i) {
+        ASSERT_EQ(both[i], alone[i % alone.size()]) << "text " << i / alone.size();
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hocket::serve

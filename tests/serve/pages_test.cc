@@ -63,6 +63,35 @@ TEST(PagePool, ForgetsTheEndOfTheOldestPrefixFirst) {
   EXPECT_EQ(pool.available(), 0);
 }
 
+TEST(PagePool, FindsTheBeginOfAPageInUse) {
+  PagePool pool(4);
+  const std::vector<int32_t> tokens = text(kTokens + 9);
+  const std::vector<PageId> pages = fill(pool, tokens);
+  const std::span<const PageId> prefix = std::span(pages).first(1);
+  const std::span<const int32_t> end = std::span(tokens).subspan(kTokens, 7);
+  pool.name_begin(pages[1], prefix, end, "");
+  EXPECT_EQ(pool.find_begin(prefix, end, ""), pages[1]);
+  EXPECT_FALSE(pool.find_begin({}, end, ""));               // elsewhere
+  EXPECT_FALSE(pool.find_begin(prefix, end.first(6), ""));  // it is found as a whole
+  const std::vector<PageId> other = fill(pool, text(5), "salt");
+  pool.name_begin(other[0], {}, std::span(tokens).first(5), "salt");
+  EXPECT_FALSE(pool.find_begin({}, std::span(tokens).first(5), ""));
+  EXPECT_EQ(pool.find_begin({}, std::span(tokens).first(5), "salt"), other[0]);
+  // Another page does not take the name.
+  const std::vector<PageId> again = {pool.take().value()};
+  pool.name_begin(again[0], prefix, end, "");
+  EXPECT_EQ(pool.find_begin(prefix, end, ""), pages[1]);
+  // It is known until nothing refers to the page.
+  pool.release(pages[1]);
+  pool.release(pages[1]);
+  EXPECT_TRUE(pool.find_begin(prefix, end, ""));
+  pool.release(pages[1]);
+  pool.release(pages[1]);
+  EXPECT_FALSE(pool.find_begin(prefix, end, ""));
+  pool.forget();
+  EXPECT_FALSE(pool.find_begin({}, std::span(tokens).first(5), "salt"));
+}
+
 TEST(PagePool, ForgetsAllPrefixes) {
   PagePool pool(4);
   const std::vector<int32_t> tokens = text(2 * kTokens);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "base/error.h"
@@ -38,6 +39,7 @@ class PagedStepper : public Stepper {
     }
     const auto tokens = std::ssize(input.tokens), rows = std::ssize(input.rows);
     most_tokens = std::max(most_tokens, tokens);
+    this->tokens += tokens;
     EXPECT_EQ(std::ssize(input.part_tokens), limits_.parts);
     EXPECT_EQ(std::accumulate(input.part_tokens.begin(), input.part_tokens.end(), int64_t{0}),
               tokens);
@@ -56,6 +58,7 @@ class PagedStepper : public Stepper {
       slot(input, t, input.positions[static_cast<size_t>(t)]) =
           input.tokens[static_cast<size_t>(t)];
     }
+    copy_pages(input);
     StepOutput output;
     output.num_alternatives = input.alternatives ? 2 : 0;
     for (int64_t r = 0; r < rows; ++r) {
@@ -82,7 +85,7 @@ class PagedStepper : public Stepper {
       output.logprobs[static_cast<size_t>(2 * r + 1)] = 17;
     }
     if (limits_.routes) {
-      output.routes.assign(static_cast<size_t>(tokens), 7);
+      output.routes = input.tokens;
     }
     if (fails_at == steps) fail_run("step", "the cable was pulled");
     return output;
@@ -100,14 +103,36 @@ class PagedStepper : public Stepper {
     return {prompt.begin() + begin, prompt.end()};
   }
 
-  int64_t steps = 0, fails_at = -1, most_tokens = 0, parts_used = 0;
+  int64_t steps = 0, fails_at = -1, most_tokens = 0, parts_used = 0, tokens = 0, copies = 0;
   std::function<void()> during_step;
   int32_t overflows_behind = -1;  ///< rows of this token have no finite logits
 
  private:
+  /// All are read before any is written: no page is copied that is itself a copy of this step.
+  void copy_pages(const StepInput& input) {
+    EXPECT_EQ(input.copies.size(), 2 * input.pages.size());
+    std::map<int32_t*, int32_t> copied;
+    for (int64_t t = 0, last = -1; t < std::ssize(input.tokens); ++t) {
+      const auto sequence = input.sequences[static_cast<size_t>(t)];
+      const int32_t page = input.copies[2 * static_cast<size_t>(sequence)];
+      const int64_t end = input.copies[2 * static_cast<size_t>(sequence) + 1];
+      if (std::exchange(last, sequence) == sequence || page < 0) continue;
+      ++copies;
+      EXPECT_EQ(end, input.positions[static_cast<size_t>(t)]);
+      for (int64_t p = (end - 1) / kPage * kPage; p < end; ++p) {
+        copied[&slot(input, t, static_cast<int32_t>(p))] = slot_of_page(input, t, page, p);
+      }
+    }
+    for (const auto& [to, token] : copied) {
+      *to = token;
+    }
+  }
   int32_t& slot(const StepInput& input, int64_t token, int32_t position) {
     const auto sequence = static_cast<size_t>(input.sequences[static_cast<size_t>(token)]);
-    const int32_t page = input.pages[sequence].at(static_cast<size_t>(position / kPage));
+    return slot_of_page(input, token,
+                        input.pages[sequence].at(static_cast<size_t>(position / kPage)), position);
+  }
+  int32_t& slot_of_page(const StepInput& input, int64_t token, int32_t page, int64_t position) {
     int64_t part = 0;
     for (int64_t end = input.part_tokens[0]; token >= end;
          end += input.part_tokens.at(static_cast<size_t>(part))) {
@@ -170,14 +195,16 @@ void run(Scheduler& scheduler) {
 
 TEST(Scheduler, TextsAreTheSameInAnyBatch) {
   Rng rng(11);
-  for (int round = 0; round < 60; ++round) {
+  int64_t copies = 0, preemptions = 0;
+  for (int round = 0; round < 200; ++round) {
     StepLimits limits{.parts = 1 + static_cast<int64_t>(rng.below(3)),
                       .tokens = 4 + static_cast<int64_t>(rng.below(120)),
                       .sequences = 1 + static_cast<int64_t>(rng.below(6)),
                       .longest = 400,
                       .pages = 13 + static_cast<int64_t>(rng.below(20)),
                       .rows = 4 + static_cast<int64_t>(rng.below(8)),
-                      .changes = 1000};
+                      .changes = 1000,
+                      .routes = rng.below(2) == 0};
     PagedStepper stepper(limits);
     SchedulerOptions options;
     options.prefix_caching = rng.below(3) > 0;
@@ -188,12 +215,16 @@ TEST(Scheduler, TextsAreTheSameInAnyBatch) {
     const size_t count = 12;
     std::vector<Request> requests;
     std::vector<Result> results(count);
+    std::set<size_t> cancelled;
     for (size_t i = 0; i < count; ++i) {
-      // Prompts share prefixes.
+      // Prompts share prefixes, or are the same.
       std::vector<int32_t> tokens = prompt(1 + static_cast<int64_t>(rng.below(200)));
       if (rng.below(2) == 0) {
         const std::vector<int32_t> more = prompt(1 + static_cast<int64_t>(rng.below(90)), 500);
         tokens.insert(tokens.end(), more.begin(), more.end());
+      }
+      if (i > 0 && rng.below(3) > 0) {
+        tokens = requests.back().prompt;
       }
       requests.push_back(request(tokens, static_cast<int64_t>(rng.below(60))));
       Request& one = requests.back();
@@ -201,20 +232,39 @@ TEST(Scheduler, TextsAreTheSameInAnyBatch) {
       one.cache_salt = rng.below(4) == 0 ? "salt" : "";
       one.prompt_logprobs = rng.below(4) == 0 ? 1 : -1;
       one.logprobs = rng.below(2) == 0 ? 2 : -1;
+      one.routes = limits.routes;
       if (rng.below(3) == 0) {
         one.sampling.frequency_penalty = 0.5;
       }
       scheduler.submit(static_cast<int64_t>(i), requests.back(), into(results[i]));
-      for (uint64_t steps = rng.below(6); steps > 0; --steps) {
+      for (uint64_t steps = rng.below(2) * rng.below(6); steps > 0; --steps) {
         scheduler.step();
+      }
+      if (rng.below(10) == 0) {
+        cancelled.insert(i - rng.below(i + 1));
+        scheduler.cancel(static_cast<int64_t>(*cancelled.rbegin()));
       }
     }
     run(scheduler);
+    copies += options.prefix_caching ? stepper.copies : 0;
+    preemptions += scheduler.stats().preemptions;
+    EXPECT_TRUE(options.prefix_caching || stepper.copies == 0);
     for (size_t i = 0; i < count; ++i) {
       SCOPED_TRACE(fmt::format("round {}, request {}", round, i));
       const Request& one = requests[i];
+      const std::vector<int32_t> text = PagedStepper::text(one.prompt, one.max_tokens);
+      if (cancelled.contains(i) && results[i].finish == Finish::cancelled) {
+        EXPECT_TRUE(
+            std::ranges::equal(results[i].tokens, std::span(text).first(results[i].tokens.size())));
+        continue;
+      }
       EXPECT_EQ(results[i].finish, Finish::length);
-      EXPECT_EQ(results[i].tokens, PagedStepper::text(one.prompt, one.max_tokens));
+      EXPECT_EQ(results[i].tokens, text);
+      if (one.routes) {
+        std::vector<int32_t> computed = one.prompt;
+        computed.insert(computed.end(), text.begin(), text.end() - (text.empty() ? 0 : 1));
+        EXPECT_EQ(results[i].routes, computed);
+      }
       EXPECT_EQ(results[i].logprobs.size(), one.logprobs >= 0 ? one.max_tokens : 0);
       const size_t given = one.prompt_logprobs >= 0 ? one.prompt.size() - 1 : 0;
       ASSERT_EQ(results[i].prompt_logprobs.size(), given);
@@ -229,6 +279,8 @@ TEST(Scheduler, TextsAreTheSameInAnyBatch) {
     EXPECT_EQ(stats.pages_in_use, 0);
     EXPECT_EQ(stats.running + stats.waiting, 0);
   }
+  EXPECT_GT(copies, 50);
+  EXPECT_GT(preemptions, 20);
 }
 
 TEST(Scheduler, SpreadsRequestsOverItsParts) {
@@ -256,6 +308,40 @@ TEST(Scheduler, SpreadsRequestsOverItsParts) {
     run(scheduler);
     EXPECT_EQ(again.cached, kPage);
     EXPECT_EQ(again.tokens, results[i].tokens);
+  }
+}
+
+/// Texts of one prompt that start together compute it once, whatever its length is.
+TEST(Scheduler, ComputesThePromptOfSeveralTextsOnce) {
+  for (const int64_t length : {1, 2, 11, 32, 33, 63, 64, 65, 200}) {
+    SCOPED_TRACE(length);
+    PagedStepper stepper({.tokens = 500, .sequences = 6, .longest = 400, .pages = 60, .rows = 8});
+    Scheduler scheduler(stepper, nullptr, {});
+    std::vector<Result> results(6);
+    const auto submit = [&](size_t i, const char* salt = "") {
+      Request one = request(prompt(length), 3);
+      one.cache_salt = salt;
+      scheduler.submit(static_cast<int64_t>(i), one, into(results[i]));
+    };
+    for (size_t i = 0; i < 4; ++i) {
+      submit(i);
+    }
+    submit(4, "salt");
+    scheduler.step();
+    EXPECT_EQ(stepper.tokens, 2 * length + 3);
+    // One that comes later finds it, too, while one of the others runs.
+    submit(5);
+    scheduler.step();
+    EXPECT_EQ(stepper.tokens, 2 * length + 3 + 5 + 1);
+    run(scheduler);
+    for (const Result& result : results) {
+      EXPECT_EQ(result.tokens, PagedStepper::text(prompt(length), 3));
+    }
+    EXPECT_EQ(results[3].cached, length - 1);
+    EXPECT_EQ(results[4].cached, 0);
+    EXPECT_EQ(results[5].cached, length - 1);
+    EXPECT_EQ(scheduler.stats().prefix_hits, 4 * (length - 1));
+    EXPECT_EQ(scheduler.stats().pages_in_use, 0);
   }
 }
 
@@ -314,6 +400,40 @@ TEST(Scheduler, ReusesThePagesOfACommonPrefix) {
   run(scheduler);
   EXPECT_EQ(salted.cached, 0);
   EXPECT_EQ(scheduler.stats().prefix_hits, 384);
+}
+
+/// A text loses its pages in the step that copies one of them: that one stays until then.
+TEST(Scheduler, APageStaysUntilItIsCopied) {
+  PagedStepper stepper({.tokens = 64, .sequences = 4, .longest = 128, .pages = 4, .rows = 8});
+  Scheduler scheduler(stepper, nullptr, {});
+  std::vector<Request> requests;
+  std::vector<Result> results(4);
+  const auto submit = [&](std::vector<int32_t> tokens, int64_t most, int64_t priority) {
+    requests.push_back(request(std::move(tokens), most));
+    requests.back().priority = priority;
+    const size_t i = requests.size() - 1;
+    scheduler.submit(static_cast<int64_t>(i), requests[i], into(results[i]));
+  };
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      scheduler.step();
+    }
+  };
+  submit(prompt(11), 100, 9);
+  steps(44);
+  submit(prompt(40, 300), 20, 1);
+  steps(10);
+  // The first text needs a third page, and all are in use. The third request takes its second one.
+  submit(prompt(11), 20, 3);
+  submit(prompt(11, 500), 20, 4);
+  EXPECT_EQ(stepper.copies, 0);
+  steps(1);
+  EXPECT_EQ(stepper.copies, 1);
+  EXPECT_EQ(scheduler.stats().preemptions, 1);
+  run(scheduler);
+  for (size_t i = 0; i < results.size(); ++i) {
+    EXPECT_EQ(results[i].tokens, PagedStepper::text(requests[i].prompt, requests[i].max_tokens));
+  }
 }
 
 TEST(Scheduler, PrefixesOfAnotherSaltOrOtherWeightsAreNotFound) {
@@ -639,7 +759,7 @@ TEST(Scheduler, AStepThatFailsGivesNoRoutes) {
   read.max_tokens = 0;
   scheduler.submit(1, read, into(ended));
   scheduler.step();
-  EXPECT_EQ(ended.routes, std::vector<int32_t>(5, 7));
+  EXPECT_EQ(ended.routes, prompt(5));
   scheduler.submit(2, one, into(first));
   scheduler.step();
   // The first step of the other part fails: nothing is kept of it.

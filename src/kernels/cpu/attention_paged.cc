@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_paged: new tokens against the pages of their sequences. All new keys and values are
-// written first. Runs of tokens of a sequence are cut at the blocks of queries that `attention` has
-// in a document; long ones are computed as it does, shorter ones with the heads of a group together
-// (attention_few.h). Both give the same bits. Pages of short elements become numbers block by
-// block.
+// written first, then the begins of pages are copied. Runs of tokens of a sequence are cut at the
+// blocks of queries that `attention` has in a document; long ones are computed as it does, shorter
+// ones with the heads of a group together (attention_few.h). Both give the same bits. Pages of
+// short elements become numbers block by block.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -69,6 +69,7 @@ class PagedAttention {
         key_positions_(in<int32_t>(args, 7)),
         key_sequences_(in<int32_t>(args, 8)),
         table_(in<int32_t>(args, 9)),
+        copies_(in<int32_t>(args, 10)),
         o_(out<Stored<T>>(args, 0)),
         key_pages_(out<Stored<T>>(args, 1)),
         value_pages_(out<Stored<T>>(args, 2)),
@@ -91,6 +92,7 @@ class PagedAttention {
         reinterpret_cast<Segment*>(scratch.take<std::byte>(ops::paged_segments_bytes(tokens_)));
     find_segments();
     write_pages();
+    copy_pages();
     const int64_t each = ops::paged_scratch(d_, sizeof(Wide<T>));
     const int64_t threads =
         std::max<int64_t>(1, std::min({int64_t{team_size()}, scratch.left() / each, tasks_}));
@@ -236,6 +238,35 @@ class PagedAttention {
     parallel_for(keys_, row_grain(2 * g_ * d_), write);
   }
 
+  /// Copies the begins of pages to the sequences that have the same tokens there, if their pages
+  /// are here.
+  void copy_pages() {
+    for (int64_t r = 0; r < num_sequences_; ++r) {
+      if (copies_[2 * r] < 0 || copies_[2 * r + 1] == 0) continue;
+      const int64_t from = copies_[2 * r] - first_page_, end = copies_[2 * r + 1];
+      if (end < 0 || end > row_pages_ * kPageTokens) {
+        fail_run("attention_paged",
+                 "sequence {} has {} copied tokens; expected 0 to the {} of its "
+                 "{} pages",
+                 r, end, row_pages_ * kPageTokens, row_pages_);
+      }
+      const int64_t to = page_of(r, end - 1), count = (end - 1) % kPageTokens + 1;
+      if (to < 0 || to >= pages_ || to == from) continue;
+      if (from < 0 || from >= pages_) {
+        fail_run("attention_paged",
+                 "page {}, copied to page {} of sequence {}; expected {} to {}, where that is",
+                 copies_[2 * r], to + first_page_, r, first_page_, first_page_ + pages_ - 1);
+      }
+      for (int64_t head = 0; head < g_; ++head) {
+        for (int64_t c = 0; c < d_; ++c) {
+          std::copy_n(keys_of(from, head) + c * kPageTokens, count,
+                      keys_of(to, head) + c * kPageTokens);
+        }
+        std::copy_n(values_of(from, head), count * d_, values_of(to, head));
+      }
+    }
+  }
+
   /// Calls fn(page, slot, at, n) for the parts of `count` tokens from `position` on that lie in a
   /// page: n tokens from `slot` on, the first of which is number `at` of them.
   template <class F>
@@ -354,7 +385,7 @@ class PagedAttention {
   }
 
   const Stored<T>*q_, *k_, *v_;
-  const int32_t *positions_, *sequences_, *key_positions_, *key_sequences_, *table_;
+  const int32_t *positions_, *sequences_, *key_positions_, *key_sequences_, *table_, *copies_;
   Stored<T>*o_, *key_pages_, *value_pages_;
   const int64_t tokens_, h_, d_, g_, group_, keys_, first_page_, pages_;
   const int64_t num_sequences_, row_pages_, window_;
