@@ -37,7 +37,7 @@ std::string error_of(const Words& words) {
     given_by(words);
     return "";
   } catch (const Error& error) {
-    return error.text();
+    return std::string(error.text());
   }
 }
 
