@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/config_print.h"
 #include "base/error.h"
@@ -20,6 +21,21 @@ void Args::about(std::string summary, std::string text) {
 }
 
 namespace {
+
+/// Reads an integer, also with a suffix: k, m, g, t are powers of 1,000, and K, M, G, T of 1,024.
+bool parse_count(const std::string& text, int64_t* out) {
+  if (parse_int(text, out)) return true;
+  constexpr std::string_view kSuffixes = "kmgtKMGT";
+  const size_t suffix = text.empty() ? kSuffixes.npos : kSuffixes.find(text.back());
+  double number = 0;
+  if (suffix == kSuffixes.npos || !parse_double(text.substr(0, text.size() - 1), &number)) {
+    return false;
+  }
+  number *= std::pow(suffix < 4 ? 1e3 : 1024.0, static_cast<double>(suffix % 4 + 1));
+  if (number != std::floor(number) || std::abs(number) > 9e15) return false;
+  *out = static_cast<int64_t>(number);
+  return true;
+}
 
 std::string default_of(const Target& target) {
   struct Shown {
@@ -69,6 +85,20 @@ void Args::flag(std::string flag, bool* value, std::string help) {
   option(std::move(flag), "", value, std::move(help));
 }
 
+void Args::list(std::string flag, std::string value_name, std::vector<std::string>* values,
+                std::string help) {
+  option(std::move(flag), std::move(value_name), values, std::move(help));
+  options_.back()->takes_words = true;
+}
+
+void Args::positional_option(std::string flag) {
+  const Option& positional = *positionals_.at(0);
+  const std::string& name = positional.value_name;
+  options_.push_back(std::make_unique<Option>(
+      Option{std::move(flag), name, positional.target, "another way to give " + name, ""}));
+  options_.back()->is_positional = true;
+}
+
 void Args::example(std::string command, std::string what) {
   examples_.push_back({std::move(command), std::move(what)});
 }
@@ -79,7 +109,11 @@ Args& Args::sub(std::string name) {
 }
 
 void Args::replaced(std::string flag, std::string command) {
-  replaced_.emplace_back(std::move(flag), std::move(command));
+  foreign(std::move(flag), "is a command of its own now; try: " + command);
+}
+
+void Args::foreign(std::string flag, std::string text) {
+  others_.emplace_back(std::move(flag), std::move(text));
 }
 
 void Args::convert(Option& option) const {
@@ -93,7 +127,7 @@ void Args::convert(Option& option) const {
   const std::string shown = option.flag.empty() ? option.value_name : option.flag;
   auto integer = [&] {
     int64_t v = 0;
-    if (!parse_int(option.given.back(), &v)) {
+    if (!parse_count(option.given.back(), &v)) {
       fail("hocket " + name_, "{} is {}; expected {}", shown, quote(option.given.back()),
            integer_text(option.given.back()));
     }
@@ -148,10 +182,8 @@ void Args::unknown_option(const std::string& word) const {
     flags.push_back(o->flag);
   }
   const std::string bare = word.substr(0, word.find('='));
-  for (const auto& [flag, command] : replaced_) {
-    if (flag == bare) {
-      fail("hocket " + name_, "{} is a command of its own now; try: {}", flag, command);
-    }
+  for (const auto& [flag, text] : others_) {
+    if (flag == bare) fail("hocket " + name_, "{} {}", flag, text);
   }
   const std::string near = nearest(bare, flags);
   fail("hocket " + name_, "unknown option {}; {}", quote(bare),
@@ -159,10 +191,22 @@ void Args::unknown_option(const std::string& word) const {
                     : fmt::format("did you mean {}?", near));
 }
 
+void Args::assign_word(const std::string& word, Option* list, std::vector<ListWord>* unsure) {
+  if (list == nullptr) {
+    positionals_[0]->given.push_back(word);
+  } else if (!positionals_[0]->given.empty()) {
+    list->given.push_back(word);
+  } else {
+    unsure->push_back({list, word});
+  }
+}
+
 bool Args::assign(const std::vector<std::string>& words) {
   HOCKET_CHECK(positionals_.size() <= 1, "{}: a second positional gets nothing", name_);
   bool options_end = false;              // after "--" every word is a positional
   const std::string* surplus = nullptr;  // reported at the end, since --help may follow
+  Option* list = nullptr;                // whose values the last words were
+  std::vector<ListWord> unsure;
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     // "-" and negative numbers are values.
@@ -170,12 +214,13 @@ bool Args::assign(const std::vector<std::string>& words) {
     if (options_end || is_value) {
       options_end = options_end || takes_rest_;
       if (!positionals_.empty()) {
-        positionals_[0]->given.push_back(word);
+        assign_word(word, options_end ? nullptr : list, &unsure);
       } else if (surplus == nullptr) {
         surplus = &word;
       }
       continue;
     }
+    list = nullptr;
     if (word == "--") {
       options_end = true;
       continue;
@@ -190,18 +235,24 @@ bool Args::assign(const std::vector<std::string>& words) {
     }
     Option& option = **found;
     const bool takes_value = !std::holds_alternative<bool*>(option.target);
+    std::vector<std::string>& given = option.is_positional ? positionals_[0]->given : option.given;
     if (!takes_value && equals != std::string::npos) {
       fail("hocket " + name_, "{} takes no value; got {}", option.flag, quote(word));
     }
     if (!takes_value) {
       option.given.assign(1, "");  // twice says no more than once
     } else if (equals != std::string::npos) {
-      option.given.push_back(word.substr(equals + 1));
+      given.push_back(word.substr(equals + 1));
     } else if (++i == words.size()) {
       fail("hocket " + name_, "{} needs a value ({}); {}", word, option.value_name, option.help);
     } else {
-      option.given.push_back(words[i]);
+      given.push_back(words[i]);
+      list = option.takes_words ? &option : nullptr;
     }
+  }
+  for (size_t i = 0; i < unsure.size(); ++i) {
+    const bool is_positional = i + 1 == unsure.size() && positionals_[0]->given.empty();
+    (is_positional ? positionals_[0]->given : unsure[i].list->given).push_back(unsure[i].word);
   }
   if (surplus != nullptr) {
     unexpected(*surplus);

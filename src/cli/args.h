@@ -42,10 +42,17 @@ class Args {
   /// `flag` with dashes; `value_name` is shown in the help ("N", "FILE"). Defaults are those that
   /// the targets hold now.
   void option(std::string flag, std::string value_name, Target target, std::string help);
-  /// An option that takes an integer from `least` to `most`; its default may lie elsewhere.
+  /// An option that takes an integer from `least` to `most`; its default may lie elsewhere. As in
+  /// vLLM 8k is 8,000, and 8K 8,192; likewise m, g and t.
   void option(std::string flag, std::string value_name, Target target, std::string help,
               int64_t least, int64_t most);
   void flag(std::string flag, bool* value, std::string help);
+  /// A repeatable option that also takes the words behind its value, up to the next option. The
+  /// last of them is the positional argument if nothing else is.
+  void list(std::string flag, std::string value_name, std::vector<std::string>* values,
+            std::string help);
+  /// An option that is another way to give the positional argument.
+  void positional_option(std::string flag);
   void example(std::string command, std::string what);
   /// Sets the body; its result is the exit code.
   void run(std::function<int()> body) { body_ = std::move(body); }
@@ -54,6 +61,8 @@ class Args {
   Args& sub(std::string name);
   /// An option of earlier releases: giving it is an error that names the command in its place.
   void replaced(std::string flag, std::string command);
+  /// An option of another program: giving it is an error with this text.
+  void foreign(std::string flag, std::string text);
 
   /// Parses the words behind the name and runs. Throws Error (exit code 2), with the nearest
   /// option, for words that do not fit. `--help` prints help() and returns 0.
@@ -72,8 +81,18 @@ class Args {
     std::string help, shown_default;
     bool required = false;
     int64_t least = INT64_MIN, most = INT64_MAX;  ///< of an integer
+    bool takes_words = false;                     ///< list()
+    bool is_positional = false;                   ///< positional_option()
     std::vector<std::string> given = {};  ///< its values; a flag that was given has one empty value
   };
+  /// A word behind the values of a list() that may be the positional argument.
+  struct ListWord {
+    Option* list = nullptr;
+    std::string word;
+  };
+  /// Takes a word that is no option and no value of one; `list`: the option whose values it
+  /// follows.
+  void assign_word(const std::string& word, Option* list, std::vector<ListWord>* unsure);
   /// Words to their options; true if one of them asks for help.
   bool assign(const std::vector<std::string>& words);
   void convert(Option& option) const;
@@ -86,7 +105,7 @@ class Args {
   std::vector<std::unique_ptr<Option>> positionals_, options_;
   std::vector<Example> examples_;
   std::vector<std::unique_ptr<Args>> subs_;
-  std::vector<std::pair<std::string, std::string>> replaced_;  ///< flag, command
+  std::vector<std::pair<std::string, std::string>> others_;  ///< flag, text of the error
   std::function<int()> body_;
 };
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -159,14 +160,31 @@ engine::Run run_at(const checkpoint::ModelLocation& at, const std::string& model
 
 }  // namespace
 
-void require_dtype(const char* verb, const std::string& dtype) {
-  const std::vector<std::string> known = {"f32", "f64", "bf16", "f16"};
-  if (std::find(known.begin(), known.end(), dtype) != known.end()) return;
-  fail(verb, "--dtype is {}; expected {}", quote(dtype), join(known, ", "));
+namespace {
+
+/// Types of --dtype, by their names here and those of vLLM and PyTorch.
+const std::map<std::string, std::string>& known_dtypes() {
+  static const std::map<std::string, std::string> known = {
+      {"f32", "f32"},     {"f64", "f64"},   {"bf16", "bf16"},     {"f16", "f16"},
+      {"float32", "f32"}, {"float", "f32"}, {"float64", "f64"},   {"double", "f64"},
+      {"float16", "f16"}, {"half", "f16"},  {"bfloat16", "bf16"}, {"auto", "f32"}};
+  return known;
 }
 
-engine::Run model_run(const std::string& model, const std::string& dtype,
+}  // namespace
+
+void require_dtype(const char* verb, const std::string& dtype) {
+  if (known_dtypes().contains(dtype)) return;
+  fail(verb,
+       "--dtype is {}; expected f32, f64, bf16, f16, or one of these as float32, float64, "
+       "bfloat16, float16; auto is f32",
+       quote(dtype));
+}
+
+engine::Run model_run(const std::string& model, const std::string& given_dtype,
                       const std::vector<std::string>& overrides, const std::string& adapter) {
+  const auto known = known_dtypes().find(given_dtype);
+  const std::string& dtype = known == known_dtypes().end() ? given_dtype : known->second;
   using checkpoint::Need;
   const auto resolve = [&](Need need, comm::Processes& processes) {
     checkpoint::ModelLocation at = checkpoint::resolve_model(model, need, processes);
@@ -239,7 +257,9 @@ void add_tokenizer(Args& args, std::string* tokenizer, const std::string& prefix
 }
 
 void add_dtype(Args& args, std::string* dtype) {
-  args.option("--dtype", "TYPE", dtype, "type of weights and activations: f32, f64, bf16 or f16");
+  args.option("--dtype", "TYPE", dtype,
+              "type of weights and activations: f32, f64, bf16 or f16, also as float32, float64, "
+              "bfloat16 and float16; auto: f32");
 }
 
 namespace {

@@ -135,8 +135,8 @@ class Cli(unittest.TestCase):
                      "[two.csv] row 2")
         self.refused(["generate", "configs/models/quickstart", "--chat", "x", "--split-special-tokens"],
                      "--split-special-tokens does not go with --chat")
-        self.refused(["generate", "configs/models/quickstart", "--prompt", "x", "--dtype", "float"],
-                     "[hocket generate] --dtype is 'float'; expected f32, f64, bf16, f16")
+        self.refused(["generate", "configs/models/quickstart", "--prompt", "x", "--dtype", "int8"],
+                     "[hocket generate] --dtype is 'int8'; expected f32, f64, bf16, f16")
         self.refused(["train", "configs/quickstart.yaml", "--set", "data.dir=nowhere/data"],
                      "[nowhere/data] no such folder in " + os.path.realpath(self.box.folder))
         r = self.box.run("check", "configs/quickstart.yaml", "--set", "train.seq_len=200")
@@ -196,7 +196,7 @@ class Cli(unittest.TestCase):
         with open(self.box.path("long.json"), "w", encoding="utf-8") as f:
             json.dump([[1, 2], [3] * 129], f)
         for verb in (["eval", "runs/quickstart", "--ids", "long.json"],
-                     ["generate", "runs/quickstart", "--prompt", "int", "--max-new-tokens", "127"]):
+                     ["generate", "runs/quickstart", "--prompt", "int", "--max-new-tokens", "127", "--max-model-len", "200"]):
             self.refused([*verb, *small], "would need", "10 KiB")
             r = self.box.run(*verb)
             self.assertEqual(0, r.returncode, r.stderr)

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "serve/batch/batch_socket.h"
+#include "serve/batch/custom_ids.h"
 #include "serve/batch/journal.h"
 #include "tests/serve/batch_util.h"
 
@@ -122,6 +123,32 @@ TEST(Batch, AnyPrefixOfTheJournalResumes) {
   set_log_sink(nullptr);
 }
 
+TEST(Batch, RepeatedCustomIdsAreFound) {
+  const std::string path = ::testing::TempDir() + fmt::format("/ids-{}.jsonl", ::getpid());
+  write_file_atomic(path,
+                    "{\"custom_id\": 7}\n{\"body\": {\"custom_id\": 7}}\n{\"custom_id\": \"7\"}\n\n"
+                    "{\"a\": [1, {}], \"custom_id\": \"7\"}\n{\"custom_id\": \nnonsense custom_id\n"
+                    "[{\"custom_id\": 7}]\n{\"custom_id\": null}\n{\"custom_id\": null}\n"
+                    "{\"custom_id\": 7}\n{\"custom_id\": 8}\n");
+  const RepeatedIds found = find_repeated_ids(InputRows(path), 1 << 20);
+  EXPECT_EQ(found.rows, 2);
+  EXPECT_EQ(found.first, 4);
+  EXPECT_EQ(found.id, "\"7\"");
+  EXPECT_EQ(find_repeated_ids(InputRows(path), 15).rows, 0);
+  remove_file(path);
+}
+
+TEST(Batch, ProgressHasNoTimeLeftAtTheEnd) {
+  const BatchFolder folder(50);
+  SleepingGenerator generator(20);
+  BatchMasterOptions options = folder.master_options();
+  std::string last;
+  options.progress = [&](const std::string& state) { last = state; };
+  run_batch_threads(options, {&generator});
+  EXPECT_TRUE(last.starts_with("50 of 50 rows done")) << last;
+  EXPECT_EQ(last.find("left"), std::string::npos) << last;
+}
+
 TEST(Batch, AnotherJobInTheFolderIsRefused) {
   const BatchFolder folder(50), other(60);
   SleepingGenerator generator(20);
@@ -131,6 +158,25 @@ TEST(Batch, AnotherJobInTheFolderIsRefused) {
   EXPECT_NE(
       batch_error([&] { run_batch_master(options); }).find("other settings: test; got hotter"),
       std::string::npos);
+  // The error has those settings that differ.
+  const BatchFolder third(50);
+  options = third.master_options();
+  const auto settings = [](const char* chat_template, const char* window) {
+    return fmt::format(R"({{"seed":1,"chat_template":"{}","max_model_len":{}}})", chat_template,
+                       window);
+  };
+  options.settings = settings("a", "0");
+  run_batch_threads(options, {&generator});
+  options.settings = settings("b", "0");
+  EXPECT_NE(batch_error([&] {
+              run_batch_master(options);
+            }).find(R"(other settings: {"chat_template":"a"}; got {"chat_template":"b"};)"),
+            std::string::npos);
+  options.settings = settings("a", "9");
+  EXPECT_NE(batch_error([&] {
+              run_batch_master(options);
+            }).find(R"(other settings: {"max_model_len":0}; got {"max_model_len":9};)"),
+            std::string::npos);
   options = folder.master_options();
   options.input = other.input();
   EXPECT_NE(batch_error([&] { run_batch_master(options); }).find("another input"),

@@ -32,7 +32,7 @@ inline std::string batch_row_text(int64_t row) {
 
 inline RowResult fake_result(const InputRow& row) {
   if (trim(row.text).empty()) return {row.row, RowResult::Kind::blank, 0, 0, ""};
-  if (is_error_row(row.row)) return row_error(row.row, "", "bad", "it is bad");
+  if (is_error_row(row.row)) return row_error(row.row, {}, "bad", "it is bad");
   const auto prompt = nlohmann::json::parse(row.text)["prompt"].get<std::string>();
   return {row.row, RowResult::Kind::output, 3, 5,
           fmt::format("{{\"line\":{},\"answer\":\"{}\"}}", row.row + 1, prompt)};

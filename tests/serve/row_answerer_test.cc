@@ -22,12 +22,16 @@ class EchoService : public Service {
     if (busy-- > 0) throw Busy();
     if (std::ssize(request.prompt) + request.max_tokens > 100) fail("engine", "over 100 tokens");
     Update update;
+    if (request.logprobs >= 0) {
+      update.logprobs = {{.token = 1, .logprob = -0.5, .top = {{4, -0.25}}}};
+    }
     update.text = fmt::format("{} {}", request.prompt.size(), request.sampling.sample);
     update.tokens = {1, 2};
     if (!hangs) {
       on_update(update);
       update.text = "!";
       update.tokens = {3};
+      update.logprobs.clear();
       update.finish = finish;
       update.error = "the device is gone";
       update.stop_token = 9;
@@ -65,7 +69,10 @@ class RowAnswererTest : public ::testing::Test {
     return out;
   }
   nlohmann::json line(const std::string& text, int64_t row = 4, int64_t samples = 1) {
-    const RowAnswerer answerer(model(), {.max_tokens = 20, .samples = samples});
+    return line(text, row, {.max_tokens = 20, .samples = samples});
+  }
+  nlohmann::json line(const std::string& text, int64_t row, RowSettings settings) {
+    const RowAnswerer answerer(model(), std::move(settings));
     result = answerer.answer({row, text}, [] { return false; });
     return result.json.empty() ? nlohmann::json() : nlohmann::json::parse(result.json);
   }
@@ -149,6 +156,102 @@ TEST_F(RowAnswererTest, SamplesAreDrawnApart) {
   ASSERT_EQ(json["samples"].size(), 3u);
   EXPECT_EQ(json["samples"][2]["text"], "3 23!");
   EXPECT_EQ(result.tokens, 9);
+}
+
+TEST_F(RowAnswererTest, FieldsOfRequestsBesideAPromptCount) {
+  RowSettings settings{.max_tokens = 20, .stops = {"END"}, .stop_tokens = {7}};
+  settings.sampling.temperature = 0.5;
+  settings.sampling.presence_penalty = 0.25;
+  settings.sampling.seed = 11;
+  line(R"({"prompt": "x", "max_tokens": 3, "temperature": 0, "stop": "E", "stop_token_ids": [8]})",
+       4, settings);
+  Request request = service.requests.back();
+  EXPECT_EQ(request.max_tokens, 3);
+  EXPECT_EQ(request.sampling.temperature, 0);
+  EXPECT_EQ(request.sampling.presence_penalty, 0.25);
+  EXPECT_EQ(request.sampling.seed, 11u);
+  EXPECT_EQ(request.stops, std::vector<std::string>{"E"});
+  EXPECT_EQ(request.stop_tokens, (std::vector<int32_t>{7, 8}));
+  line(R"({"messages": [{"role": "user", "content": "Hi"}], "max_completion_tokens": 4,
+           "presence_penalty": 0, "ignore_eos": true, "top_k": 5, "seed": 9})",
+       4, settings);
+  request = service.requests.back();
+  EXPECT_EQ(request.max_tokens, 4);
+  EXPECT_EQ(request.sampling.temperature, 0.5);
+  EXPECT_EQ(request.sampling.presence_penalty, 0);
+  EXPECT_EQ(request.sampling.top_k, 5);
+  EXPECT_EQ(request.sampling.seed, 9u);
+  EXPECT_EQ(request.sampling.sample, 0);
+  EXPECT_TRUE(request.stop_tokens.empty());
+  // A row's number of texts, drawn apart from those of other rows.
+  EXPECT_EQ(line(R"({"prompt": "x", "n": 2})", 4, settings)["samples"].size(), 2u);
+  const uint64_t seed = service.requests.back().sampling.seed;
+  line(R"({"prompt": "x", "n": 2})", 5, settings);
+  EXPECT_NE(service.requests.back().sampling.seed, seed);
+  // Null, fields without effect, and keys of the user's own.
+  EXPECT_EQ(line(R"({"prompt": "x", "logprobs": null, "user": "me", "bad_words": [], "label": 3})")
+                .count("text"),
+            1u);
+}
+
+TEST_F(RowAnswererTest, OtherFieldsOfRequestsBesideAPromptAreErrors) {
+  EXPECT_NE(error(R"({"prompt": "x", "response_format": {"type": "json_object"}})")
+                .find("response_format has no meaning beside a prompt's text"),
+            std::string::npos);
+  EXPECT_NE(error(R"({"prompt": "x", "max_completion_tokens": 3})").find("max_completion_tokens"),
+            std::string::npos);
+  EXPECT_NE(error(R"({"messages": [{"role": "user", "content": "Hi"}], "logprobs": true})")
+                .find("logprobs has no meaning beside messages"),
+            std::string::npos);
+  EXPECT_NE(error(R"({"prompt": "x", "temperature": "hot"})").find("temperature is"),
+            std::string::npos);
+  EXPECT_NE(error(R"({"prompt": "x", "min_tokens": 30})").find("min_tokens is 30"),
+            std::string::npos);
+}
+
+TEST_F(RowAnswererTest, TheJobsSettingsAreDefaultsOfBodies) {
+  const RowSettings settings{.body_defaults =
+                                 R"({"max_tokens": 3, "temperature": 0, "n": 2, "logprobs": 1})"};
+  answers.assign(4, {200, "{}"});
+  line(R"({"url": "/v1/completions", "body": {"prompt": "x", "temperature": 0.5, "n": null}})", 4,
+       settings);
+  bodies.back().erase("seed");
+  EXPECT_EQ(bodies.back(),
+            nlohmann::json::parse(
+                R"({"prompt": "x", "temperature": 0.5, "n": 2, "max_tokens": 3, "logprobs": 1})"));
+  line(R"({"url": "/v1/chat/completions", "body": {"max_completion_tokens": 7}})", 4, settings);
+  bodies.back().erase("seed");
+  EXPECT_EQ(bodies.back(), nlohmann::json::parse(R"({"max_completion_tokens": 7, "temperature": 0,
+                                 "n": 2, "logprobs": true, "top_logprobs": 1})"));
+}
+
+TEST_F(RowAnswererTest, CustomIdsComeBackAsTheyAre) {
+  EXPECT_EQ(line(R"({"prompt": "x", "custom_id": 7})")["custom_id"], 7);
+  EXPECT_EQ(line(R"({"prompt": "x", "custom_id": "7"})")["custom_id"], "7");
+  EXPECT_FALSE(line(R"({"prompt": "x", "custom_id": null})").contains("custom_id"));
+  answers.assign(2, {200, "{}"});
+  EXPECT_EQ(line(R"({"custom_id": -7, "url": "/v1/completions", "body": {}})")["custom_id"], -7);
+  EXPECT_TRUE(line(R"({"url": "/v1/completions", "body": {}})")["custom_id"].is_null());
+  error(R"({"custom_id": 9, "prompt": 5})");
+  EXPECT_EQ(nlohmann::json::parse(result.json)["custom_id"], 9);
+  EXPECT_NE(error(R"({"prompt": "x", "custom_id": 18446744073709551615})").find("64 bits"),
+            std::string::npos);
+}
+
+TEST_F(RowAnswererTest, LogProbabilitiesAndSplitSpecialTokens) {
+  const nlohmann::json json = line("\"x\"", 4, {.max_tokens = 3, .logprobs = 2});
+  EXPECT_EQ(json["token_logprobs"], nlohmann::json::parse("[-0.5]"));
+  EXPECT_EQ(json["top_logprobs"],
+            nlohmann::json::parse(R"([[{"token_id": 4, "logprob": -0.25}]])"));
+  EXPECT_EQ(service.requests.back().logprobs, 2);
+  const RowSettings split{.max_tokens = 3, .split_special_tokens = true};
+  EXPECT_EQ(line("\"x\"", 4, split).count("text"), 1u);
+  const auto is_error = [&](const char* text) {
+    line(text, 4, split);
+    return result.kind == RowResult::Kind::error;
+  };
+  EXPECT_TRUE(is_error(R"({"messages": [{"role": "user", "content": "Hi"}]})"));
+  EXPECT_TRUE(is_error(R"({"url": "/v1/completions", "body": {}})"));
 }
 
 TEST_F(RowAnswererTest, WrongRowsAreErrors) {

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/apps/bench.h"
+#include "cli/apps/served_model.h"
 #include "cli/interrupt.h"
 #include "serve/bench/bench_client.h"
 #include "serve/bench/bench_load.h"
@@ -116,9 +117,7 @@ struct BenchPlan {
 };
 
 BenchPlan plan_of(const BenchServeOptions& options) {
-  if (options.backend != "openai" && options.backend != "openai-chat") {
-    fail(kBenchServe, "--backend is {}; expected openai or openai-chat", quote(options.backend));
-  }
+  require_word(kBenchServe, "--backend", options.backend, {"openai", "vllm", "openai-chat"});
   if (options.dataset_name != "random" && options.dataset_name != "custom") {
     fail(kBenchServe, "--dataset-name is {}; expected random or custom",
          quote(options.dataset_name));
@@ -366,7 +365,7 @@ void declare_bench_serve(Args& args) {
              "Options, arithmetic and result are those of `vllm bench serve`, for any server over "
              "plain HTTP. A key in OPENAI_API_KEY is sent along.");
   args.option("--backend", "NAME", &options->backend,
-              "API to call: openai, /v1/completions; openai-chat, /v1/chat/completions");
+              "API to call: openai (or vllm), /v1/completions; openai-chat, /v1/chat/completions");
   args.option("--base-url", "URL", &options->base_url,
               "address of the server, http://HOST:PORT, in place of --host and --port");
   args.option("--host", "HOST", &options->host, "host of the server");

@@ -6,11 +6,11 @@
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/json_writer.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/apps/local_workers.h"
@@ -37,11 +37,13 @@ constexpr int kInterruptedCode = 130;
 struct BatchOptions {
   ModelOptions model;
   SamplingOptions sampling;
-  std::string input, out, chat_template, tool_parser = "auto", worker, listen = "127.0.0.1:0";
+  std::string input, out, chat_template, worker, listen = "127.0.0.1:0";
+  std::string tool_parser = "auto", reasoning_parser = "auto";
   std::vector<std::string> names;
   int64_t samples = 1, workers = 1, slots = 64, max_losses = 5;
   double shard_s = 10, lease_timeout_s = 600, reconnect_s = 60;
-  bool ignore_eos = false, keep_parts = false;
+  std::optional<int64_t> logprobs;
+  bool ignore_eos = false, split_special_tokens = false, keep_parts = false;
 };
 
 std::pair<std::string, int> host_and_port(const char* option, const std::string& text) {
@@ -62,6 +64,7 @@ void check_batch_options(const BatchOptions& options) {
     }
   };
   require_tool_parser(kBatchVerb, options.tool_parser);
+  require_reasoning_parser(kBatchVerb, options.reasoning_parser);
   positive("--shard-seconds", options.shard_s);
   positive("--lease-timeout", options.lease_timeout_s);
   positive("--reconnect", options.reconnect_s);
@@ -73,25 +76,70 @@ void check_batch_options(const BatchOptions& options) {
   }
 }
 
-/// Everything that determines the texts, as JSON: the master gives it to its workers.
+/// Returns the sampling options that were given, as fields of a body of /v1/completions.
+nlohmann::ordered_json body_defaults(const BatchOptions& options) {
+  const SamplingOptions& given = options.sampling;
+  nlohmann::ordered_json fields = nlohmann::ordered_json::object();
+  const auto add = [&](const char* name, const auto& value) {
+    if (value) {
+      fields[name] = *value;
+    }
+  };
+  add("max_tokens", given.max_new_tokens);
+  add("temperature", given.temperature);
+  add("top_k", given.top_k);
+  add("top_p", given.top_p);
+  add("min_p", given.min_p);
+  add("repetition_penalty", given.repetition_penalty);
+  add("logprobs", options.logprobs);
+  if (given.presence_penalty != 0) {
+    fields["presence_penalty"] = given.presence_penalty;
+  }
+  if (given.frequency_penalty != 0) {
+    fields["frequency_penalty"] = given.frequency_penalty;
+  }
+  if (options.samples > 1) {
+    fields["n"] = options.samples;
+  }
+  if (!given.stops.empty()) {
+    fields["stop"] = given.stops;
+  }
+  if (options.ignore_eos) {
+    fields["ignore_eos"] = true;
+  }
+  return fields;
+}
+
+/// Everything that determines the results, as JSON: the master gives it to its workers.
 std::string job_settings(const BatchOptions& options, const ModelFiles& files) {
   const ModelSampling chosen =
       choose_sampling(kBatchVerb, options.sampling, files.run.config.model.path, kBatchTokens);
-  JsonWriter json;
-  json.object().member("model", file_name(options.model.model));
-  json.member("fingerprint", model_fingerprint(files));
-  json.member("temperature", chosen.sampling.temperature).member("top_k", chosen.sampling.top_k);
-  json.member("top_p", chosen.sampling.top_p).member("min_p", chosen.sampling.min_p);
-  if (chosen.sampling.repetition_penalty != 1) {
-    json.member("repetition_penalty", chosen.sampling.repetition_penalty);
-  }
-  json.member("seed", static_cast<int64_t>(chosen.sampling.seed));
-  json.member("max_tokens", chosen.max_tokens).member("samples", options.samples);
-  json.member("ignore_eos", options.ignore_eos).member("stops", options.sampling.stops);
-  json.member("tool_parser",
-              choose_tool_parser(options.tool_parser, files.tokenizer, files.chat_template));
-  json.end();
-  return json.take();
+  const serve::Sampling& sampling = chosen.sampling;
+  const nlohmann::ordered_json settings = {
+      {"model", file_name(options.model.model)},
+      {"fingerprint", model_fingerprint(files)},
+      {"chat_template", files.template_hash},
+      {"max_model_len", options.model.engine.max_model_len},
+      {"names", options.names},
+      {"temperature", sampling.temperature},
+      {"top_k", sampling.top_k},
+      {"top_p", sampling.top_p},
+      {"min_p", sampling.min_p},
+      {"repetition_penalty", sampling.repetition_penalty},
+      {"presence_penalty", sampling.presence_penalty},
+      {"frequency_penalty", sampling.frequency_penalty},
+      {"seed", sampling.seed},
+      {"max_tokens", chosen.max_tokens},
+      {"samples", options.samples},
+      {"logprobs", options.logprobs.value_or(-1)},
+      {"ignore_eos", options.ignore_eos},
+      {"split_special_tokens", options.split_special_tokens},
+      {"stops", options.sampling.stops},
+      {"body", body_defaults(options).dump()},
+      {"tool_parser",
+       choose_tool_parser(options.tool_parser, files.tokenizer, files.chat_template)},
+      {"splits_reasoning", splits_reasoning(options.reasoning_parser, files.tokenizer)}};
+  return settings.dump();
 }
 
 // ---- worker ------------------------------------------------------------------------------------
@@ -103,16 +151,28 @@ serve::RowSettings row_settings(const std::string& text, const ModelFiles& files
     fail(kBatchVerb, "the job is of the model {}, whose files or tokenizer are not those here",
          quote(view.get_string("model")));
   }
+  if (const std::string job = view.get_string("chat_template"); job != files.template_hash) {
+    const auto shown = [](const std::string& hash) {
+      return hash.empty() ? "the model's own" : "a file with the hash " + hash;
+    };
+    fail(kBatchVerb, "the job's chat template is {}; got {}; try the master's --chat-template",
+         shown(job), shown(files.template_hash));
+  }
   serve::RowSettings settings;
   settings.sampling.temperature = view.get_double("temperature");
   settings.sampling.top_k = view.get_int("top_k");
   settings.sampling.top_p = view.get_double("top_p");
   settings.sampling.min_p = view.get_double("min_p");
-  settings.sampling.repetition_penalty = view.get_double("repetition_penalty", 1);
+  settings.sampling.repetition_penalty = view.get_double("repetition_penalty");
+  settings.sampling.presence_penalty = view.get_double("presence_penalty");
+  settings.sampling.frequency_penalty = view.get_double("frequency_penalty");
   settings.sampling.seed = static_cast<uint64_t>(view.get_int("seed"));
   settings.max_tokens = view.get_int("max_tokens");
   settings.samples = view.get_int("samples");
+  settings.logprobs = view.get_int("logprobs");
+  settings.split_special_tokens = view.get_bool("split_special_tokens");
   settings.stops = view.at("stops").as_strings();
+  settings.body_defaults = view.get_string("body");
   if (!view.get_bool("ignore_eos")) {
     settings.stop_tokens = files.stop_tokens;
   }
@@ -128,16 +188,15 @@ class BatchModel {
   /// Opens the engine for a job. Called once.
   serve::RowGenerator& open(const std::string& settings_text) {
     const serve::RowSettings settings = row_settings(settings_text, files_);
-    serve::EngineOptions engine = options_.model.engine;
-    engine.max_num_seqs = options_.slots;
-    engine_ = std::make_unique<serve::ModelEngine>(files_.run, files_.tokenizer, engine);
+    const nlohmann::json json = parse_json(settings_text, "the job's settings");
+    const JsonView view(json, "the job's settings");
+    open_engine(view.get_int("max_model_len"), settings.logprobs);
     serve::RowModel model;
     model.service = engine_.get();
     model.tokenizer = &files_.tokenizer;
     model.chat_template = files_.chat_template ? &*files_.chat_template : nullptr;
     model.beginning = files_.beginning;
-    const nlohmann::json json = parse_json(settings_text, "the job's settings");
-    model.openai = openai(settings, JsonView(json, "the job's settings").get_string("tool_parser"));
+    model.openai = openai(settings, view);
     answerer_ = std::make_unique<serve::RowAnswerer>(std::move(model), settings);
     // Two rows per text at a time: the engine's queue is never empty.
     const int64_t rows = std::max<int64_t>(1, 2 * options_.slots / settings.samples);
@@ -149,17 +208,37 @@ class BatchModel {
   }
 
  private:
-  serve::BodyAnswerer openai(const serve::RowSettings& settings, const std::string& tool_parser) {
+  /// Opens the engine with the job's window: it decides which rows are errors.
+  void open_engine(int64_t window, int64_t logprobs) {
+    serve::EngineOptions engine = options_.model.engine;
+    if (engine.max_model_len != 0 && engine.max_model_len != window) {
+      fail(kBatchVerb, "--max-model-len is {}, but the job's is {}; try without it",
+           engine.max_model_len, window);
+    }
+    engine.max_model_len = window;
+    engine.max_num_seqs = options_.slots;
+    engine.max_logprobs = std::max(engine.max_logprobs, logprobs);
+    engine_ = std::make_unique<serve::ModelEngine>(files_.run, files_.tokenizer, engine);
+    if (window == 0 && engine_->max_model_len() < files_.run.model.max_position) {
+      log_warning(
+          "this worker's KV cache holds texts of {} tokens, of the model's {}: longer rows are "
+          "errors here; give the master a --max-model-len that all workers can hold",
+          engine_->max_model_len(), files_.run.model.max_position);
+    }
+  }
+
+  serve::BodyAnswerer openai(const serve::RowSettings& settings, const JsonView& job) {
     serve::ApiOptions api;
-    api.names = options_.names;
+    api.names = job.at("names").as_strings();
     api.names.push_back(options_.model.model);
     api.root = options_.model.model;
-    api.stop_tokens = settings.stop_tokens;
+    api.stop_tokens = files_.stop_tokens;
     api.beginning = files_.beginning;
     set_model_options(files_.run, files_.tokenizer,
                       data::read_sampling_defaults(files_.run.config.model.path), &api);
-    api.tool_parser = tool_parser;
-    api.splits_reasoning = files_.tokenizer.find_token("<think>") >= 0;
+    api.tool_parser = job.get_string("tool_parser");
+    api.splits_reasoning = job.get_bool("splits_reasoning");
+    api.limits.max_logprobs = std::max(api.limits.max_logprobs, settings.logprobs);
     api.max_streams = 4 * options_.slots;
     return serve::api_answerer(std::move(api), *engine_, files_.tokenizer,
                                files_.chat_template ? &*files_.chat_template : nullptr);
@@ -211,12 +290,8 @@ std::vector<std::string> worker_words(const BatchOptions& options, int port) {
   add("--adapter", options.model.adapter);
   add("--tokenizer", options.model.tokenizer);
   add("--dtype", options.model.dtype);
-  add("--max-model-len", std::to_string(options.model.engine.max_model_len));
   add("--chat-template", options.chat_template);
   add("--max-num-seqs", std::to_string(options.slots));
-  for (const std::string& name : options.names) {
-    add("--served-model-name", name);
-  }
   for (const std::string& set : options.model.set) {
     add("--set", set);
   }
@@ -294,15 +369,24 @@ void declare_batch_options(Args& args, BatchOptions* options) {
               "work for the master there, whose key is in HOCKET_BATCH_KEY");
   args.option("--samples", "N", &options->samples, "texts per row", 1, 1 << 20);
   add_sampling_options(args, &options->sampling, kBatchTokens);
+  args.option("--logprobs", "K", &options->logprobs,
+              "add the log-probability of every token of a text, and the K most likely tokens in "
+              "its place",
+              0, 1000);
+  args.flag("--split-special-tokens", &options->split_special_tokens,
+            "read special tokens that stand in a prompt as text like any other; rows with messages "
+            "or a body are then errors");
   args.flag("--ignore-eos", &options->ignore_eos, "go on beyond the model's stop tokens");
-  args.option("--served-model-name", "NAME", &options->names,
-              "name that a row's body may have as its model, beside MODEL; repeatable");
+  args.list("--served-model-name", "NAME", &options->names,
+            "name that a row's body may have as its model, beside MODEL; one or more");
   args.option("--max-num-seqs", "N", &options->slots, "most texts in a batch of a worker", 1,
               1 << 16);
   args.option("--chat-template", "FILE", &options->chat_template,
               "file with a Jinja template, in place of the model's");
   args.option("--tool-call-parser", "NAME", &options->tool_parser,
               "form of calls in answers to rows with tools, as for hocket serve");
+  args.option("--reasoning-parser", "NAME", &options->reasoning_parser,
+              "form of reasoning in answers to rows with a body, as for hocket serve");
   args.option("--shard-seconds", "S", &options->shard_s,
               "seconds of work of a worker between two results, the most that its loss costs");
   args.option("--lease-timeout", "S", &options->lease_timeout_s,
@@ -329,6 +413,7 @@ void verb_batch(Args& args) {
       "MODEL", &options->model.model,
       "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "
       "ours, or a hub id in the local cache");
+  args.positional_option("--model");
   declare_batch_options(args, options.get());
   args.example("hocket batch MODEL --input prompts.jsonl --out answers",
                "a file on this machine; again, to go on");

@@ -31,6 +31,7 @@
 #include "engine/session.h"
 #include "serve/open.h"
 #include "serve/openai/chat_row.h"
+#include "serve/openai/row_fields.h"
 
 namespace hocket::cli {
 namespace {
@@ -52,18 +53,18 @@ struct GenerateOptions {
   std::vector<std::string> set;
   SamplingOptions sampling;
   int64_t samples = 1;
-  double presence_penalty = 0, frequency_penalty = 0;
   std::optional<int64_t> logprobs;
-  int64_t batch = 32;
+  int64_t batch = 32, max_model_len = 0;
   std::optional<double> kv_cache_memory;
   bool ignore_eos = false, json = false, split_special_tokens = false;
 };
 
-/// A prompt as it was given, and as the model reads it.
+/// A prompt as it was given, its request, and the number of texts to make of it.
 struct Prompt {
   std::string text;
-  std::vector<int32_t> ids;
-  bool is_chat = false;
+  serve::Request request;
+  int64_t texts = 1;
+  bool has_own_length = false;  ///< its row gives most tokens of the text
 };
 
 /// Everything of a request but its prompt.
@@ -72,8 +73,6 @@ serve::Request request_of(const GenerateOptions& options, const std::string& mod
   serve::Request request;
   request.max_tokens = chosen.max_tokens;
   request.sampling = chosen.sampling;
-  request.sampling.presence_penalty = options.presence_penalty;
-  request.sampling.frequency_penalty = options.frequency_penalty;
   request.stops = options.sampling.stops;
   if (options.logprobs) {
     request.logprobs = *options.logprobs;
@@ -93,20 +92,30 @@ std::string text_of(const serve::Request& request, const GenerateOptions& option
       sampling.frequency_penalty);
 }
 
-/// Tokenizer, chat template and rules of a model that turn prompts into tokens.
+/// Tokenizer, chat template and rules of a model that turn prompts into requests.
 class PromptReader {
  public:
-  PromptReader(const engine::Run& run, const data::Tokenizer& tokenizer, bool split_special_tokens)
+  /// `common`: everything of a request but its prompt; a row's own fields win. `texts`: of a
+  /// prompt.
+  PromptReader(const engine::Run& run, const data::Tokenizer& tokenizer, serve::Request common,
+               int64_t texts, bool split_special_tokens)
       : run_(run),
         tokenizer_(tokenizer),
+        common_(std::move(common)),
+        texts_(texts),
         vocabulary_(run.model.vocab_size),
         beginning_(data::beginning_of_text(run.config.model.path, tokenizer)) {
     encode_options_.split_special_tokens = split_special_tokens;
   }
 
-  Prompt text(const std::string& text) const {
-    return {text,
-            data::document_ids(kWhere, beginning_, tokenizer_, text, vocabulary_, encode_options_)};
+  /// `row`: the object that the text stands in.
+  Prompt text(const std::string& text,
+              const nlohmann::ordered_json& row = nlohmann::ordered_json::object(),
+              const std::string& where = kWhere) const {
+    return prompt_of(
+        text,
+        data::document_ids(kWhere, beginning_, tokenizer_, text, vocabulary_, encode_options_),
+        /*is_chat=*/false, row, where);
   }
 
   /// A conversation up to where the assistant's next message begins. The template writes the
@@ -124,17 +133,29 @@ class PromptReader {
              "tokenizer_config.json, or tokenizer.chat_template of a GGUF file");
       }
     }
-    Prompt prompt;
-    prompt.text = serve::render_row(*template_, messages, row, where);
-    prompt.is_chat = true;
-    prompt.ids = tokenizer_.encode(prompt.text);
-    data::require_ids(kWhere, prompt.ids, tokenizer_, vocabulary_);
-    return prompt;
+    const std::string text = serve::render_row(*template_, messages, row, where);
+    std::vector<int32_t> ids = tokenizer_.encode(text);
+    data::require_ids(kWhere, ids, tokenizer_, vocabulary_);
+    return prompt_of(text, std::move(ids), /*is_chat=*/true, row, where);
   }
 
  private:
+  Prompt prompt_of(const std::string& text, std::vector<int32_t> ids, bool is_chat,
+                   const nlohmann::ordered_json& row, const std::string& where) const {
+    Prompt prompt{.text = text, .request = common_, .texts = texts_};
+    prompt.request.prompt = std::move(ids);
+    prompt.request.answer = is_chat;
+    const serve::RowFields own =
+        serve::read_row_fields(row, is_chat, vocabulary_, where, &prompt.request);
+    prompt.texts = own.texts.value_or(texts_);
+    prompt.has_own_length = own.has_max_tokens;
+    return prompt;
+  }
+
   const engine::Run& run_;
   const data::Tokenizer& tokenizer_;
+  const serve::Request common_;
+  const int64_t texts_;
   const int64_t vocabulary_;
   const std::vector<int32_t> beginning_;
   data::EncodeOptions encode_options_;
@@ -146,7 +167,7 @@ nlohmann::ordered_json message(const char* role, const std::string& content) {
 }
 
 /// Prompt of a line of a .jsonl file: a string, {"prompt": text or messages} or {"messages": [...]}
-/// (serve/openai/chat_row.h).
+/// (serve/openai/chat_row.h), with fields of requests (serve/openai/row_fields.h).
 Prompt prompt_of_json(const std::string& line, const std::string& where, PromptReader* reader) {
   const nlohmann::json checked = parse_json(line, where);  // with its errors
   const auto json = nlohmann::ordered_json::parse(line);
@@ -156,7 +177,7 @@ Prompt prompt_of_json(const std::string& line, const std::string& where, PromptR
   if (view.is_object() && view.has("prompt")) {
     const JsonView prompt = view.at("prompt");
     return prompt.is_array() ? reader->chat(json["prompt"], json, where)
-                             : reader->text(prompt.as_string());
+                             : reader->text(prompt.as_string(), json, where);
   }
   fail(where, "is neither a string nor an object with prompt or messages");
 }
@@ -262,7 +283,7 @@ class Printer {
     if (several_) {
       put(fmt::format("== prompt {}, text {}\n", number + 1, sample + 1));
     }
-    if (!prompt.is_chat) {
+    if (!prompt.request.answer) {
       put(prompt.text);
     }
   }
@@ -284,26 +305,12 @@ class Printer {
     } else if (!text.end().stop.empty()) {
       json.member("stop_reason", text.end().stop);
     }
-    json.member("prompt_tokens", prompt.ids.size()).key("token_ids").array();
+    json.member("prompt_tokens", prompt.request.prompt.size()).key("token_ids").array();
     for (const int32_t id : text.ids()) {
       json.value(id);
     }
     json.end();
-    if (!text.logprobs().empty()) {
-      json.key("token_logprobs").array();
-      for (const serve::TokenLogprobs& each : text.logprobs()) {
-        json.value(each.logprob);
-      }
-      json.end().key("top_logprobs").array();
-      for (const serve::TokenLogprobs& each : text.logprobs()) {
-        json.array();
-        for (const auto& [token, logprob] : each.top) {
-          json.object().member("token_id", token).member("logprob", logprob).end();
-        }
-        json.end();
-      }
-      json.end();
-    }
+    serve::write_row_logprobs(text.logprobs(), &json);
     json.end();
     fmt::print("{}\n", json.take());
     std::fflush(stdout);
@@ -342,15 +349,11 @@ serve::EngineOptions engine_options(const GenerateOptions& options, int64_t text
   return chosen;
 }
 
-void submit_all(serve::ModelEngine& engine, const GenerateOptions& options,
-                const std::vector<Prompt>& prompts, const serve::Request& common,
+void submit_all(serve::ModelEngine& engine, const std::vector<Prompt>& prompts,
                 std::deque<Text>* texts) {
   for (const Prompt& prompt : prompts) {
-    const serve::SharedTokens ids = prompt.ids;
-    for (int64_t sample = 0; sample < options.samples; ++sample) {
-      serve::Request request = common;
-      request.prompt = ids;
-      request.answer = prompt.is_chat;
+    for (int64_t sample = 0; sample < prompt.texts; ++sample) {
+      serve::Request request = prompt.request;
       request.sampling.sample = sample;
       Text& text = texts->emplace_back();
       engine.submit(std::move(request),
@@ -378,7 +381,7 @@ int64_t print_all(const serve::ModelEngine& engine, const GenerateOptions& optio
   };
   auto text = texts->begin();
   for (size_t i = 0; i < prompts.size(); ++i) {
-    for (int64_t sample = 0; sample < options.samples; ++sample, ++text) {
+    for (int64_t sample = 0; sample < prompts[i].texts; ++sample, ++text) {
       printer.begin(prompts[i], static_cast<int64_t>(i), sample);
       text->follow([&](std::string_view part) { printer.put(part); }, show);
       printer.end(prompts[i], sample, *text);
@@ -392,12 +395,12 @@ int64_t print_all(const serve::ModelEngine& engine, const GenerateOptions& optio
 
 /// Generates the texts of all prompts at once, and prints them in order.
 void generate_all(serve::ModelEngine& engine, const GenerateOptions& options,
-                  const std::vector<Prompt>& prompts, const serve::Request& common) {
+                  const std::vector<Prompt>& prompts) {
   std::deque<Text> texts;
   const int64_t start = now_ns();
   int64_t tokens = 0;
   try {
-    submit_all(engine, options, prompts, common, &texts);
+    submit_all(engine, prompts, &texts);
     tokens = print_all(engine, options, prompts, &texts);
   } catch (...) {
     engine.stop();  // texts are given to no more
@@ -408,6 +411,31 @@ void generate_all(serve::ModelEngine& engine, const GenerateOptions& options,
     print_line(fmt::format("{}, {} in {}: {:.3g} tokens/s", counted(std::ssize(texts), "text"),
                            counted(tokens, "token"), human_time(seconds),
                            static_cast<double>(tokens) / std::max(seconds, 1e-9)));
+  }
+}
+
+/// Fits the texts of all prompts into the window. A length that was not asked for becomes smaller;
+/// one that was is refused.
+void fit_window(const GenerateOptions& options, int64_t window, std::vector<Prompt>* prompts) {
+  int64_t cut = 0;
+  for (size_t i = 0; i < prompts->size(); ++i) {
+    Prompt& prompt = (*prompts)[i];
+    const int64_t ids = std::ssize(prompt.request.prompt);
+    if (ids + prompt.request.max_tokens <= window) continue;
+    const bool asked = prompt.has_own_length || options.sampling.max_new_tokens;
+    if (asked || ids >= window) {
+      fail(kWhere,
+           "prompt {} has {} tokens, and {} more are to come; expected at most {} together, the "
+           "model's window; try {}, or a larger --max-model-len",
+           i + 1, ids, prompt.request.max_tokens, window,
+           ids < window ? fmt::format("--max-new-tokens {}", window - ids) : "a shorter prompt");
+    }
+    prompt.request.max_tokens = window - ids;
+    ++cut;
+  }
+  if (cut > 0) {
+    log_warning("{} at most as long as the model's window of {} tokens lets it",
+                cut == 1 ? "a text is" : fmt::format("{} texts are", cut), window);
   }
 }
 
@@ -423,31 +451,35 @@ int generate(const GenerateOptions& options) {
   if (!options.ignore_eos) {
     request.stop_tokens = data::stop_tokens(model, run.model, tokenizer);
   }
-  PromptReader reader(run, tokenizer, options.split_special_tokens);
+  PromptReader reader(run, tokenizer, request, options.samples, options.split_special_tokens);
+  const int64_t given = options.max_model_len;
+  const int64_t positions = run.model.max_position > 0 ? run.model.max_position : INT64_MAX;
+  const int64_t window = given > 0 ? given : positions;
+  warn_if_long(run.model, given, "--max-model-len");
   std::vector<Prompt> prompts;
-  int64_t most = 0;
+  int64_t longest = 0, texts = 0;
   {
     runtime::LocalRanks ranks = engine::local_ranks(run);
     prompts = prompts_of(options, &reader, ranks.processes());
+    fit_window(options, window, &prompts);
     uint64_t hash = 0;
     for (const Prompt& prompt : prompts) {
-      hash = hash64(
-          {reinterpret_cast<const char*>(prompt.ids.data()), prompt.ids.size() * sizeof(int32_t)},
-          hash);
-      most = std::max(most, std::ssize(prompt.ids));
+      const std::vector<int32_t>& ids = prompt.request.prompt;
+      hash = hash64({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t)},
+                    hash_combine(hash, static_cast<uint64_t>(prompt.texts)));
+      longest = std::max(longest, std::ssize(ids) + prompt.request.max_tokens);
+      texts += prompt.texts;
     }
-    comm::expect_same(ranks.processes(), kWhere, "the prompts", fmt::format("hash {:x}", hash));
+    comm::expect_same(ranks.processes(), kWhere, "the prompts",
+                      fmt::format("hash {:x}, longest text {}", hash, longest));
     comm::expect_same(ranks.processes(), kWhere, "sampling of", text_of(request, options));
   }
-  const int64_t longest = most + request.max_tokens;
-  warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
-  serve::ModelEngine engine(
-      run, tokenizer, engine_options(options, std::ssize(prompts) * options.samples, longest));
+  serve::ModelEngine engine(run, tokenizer, engine_options(options, texts, longest));
   if (!engine.leads()) {
     engine.follow();
     return 0;
   }
-  generate_all(engine, options, prompts, request);
+  generate_all(engine, options, prompts);
   return 0;
 }
 
@@ -477,11 +509,6 @@ void verb_generate(Args& args) {
               "{\"messages\": [...]}");
   args.option("--samples", "N", &options->samples, "texts per prompt", 1, 1 << 20);
   add_sampling_options(args, &options->sampling, kGenerateTokens);
-  args.option("--presence-penalty", "A", &options->presence_penalty,
-              "amount that is subtracted from the logits of tokens of the text");
-  args.option(
-      "--frequency-penalty", "A", &options->frequency_penalty,
-      "amount that is subtracted from a token's logit for each time that it occurs in the text");
   args.flag("--ignore-eos", &options->ignore_eos, "go on beyond the model's stop tokens");
   args.flag("--split-special-tokens", &options->split_special_tokens,
             "read special tokens that stand in a prompt, such as <|im_start|>, as text like any "
@@ -489,6 +516,8 @@ void verb_generate(Args& args) {
             "transformers");
   add_tokenizer(args, &options->tokenizer);
   args.option("--batch", "N", &options->batch, "most texts generated at a time", 1, 1 << 16);
+  args.option("--max-model-len", "N", &options->max_model_len,
+              "most tokens of prompt and text together; 0, default: the model's most", 0, 1 << 30);
   args.option("--logprobs", "K", &options->logprobs,
               "for --json: print the log-probability of every token of the text, and the K most "
               "likely tokens in its place",

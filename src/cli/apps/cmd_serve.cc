@@ -18,6 +18,7 @@
 #include "base/text.h"
 #include "base/units.h"
 #include "cli/apps/served_model.h"
+#include "cli/apps/vllm_flags.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/rank_output.h"
@@ -44,19 +45,20 @@ struct ServeOptions {
   std::string kv_cache_memory;
   serve::HttpOptions http;
   std::string chat_template, tool_parser = "auto", reasoning_parser = "auto";
+  std::string generation_config = "auto";
   std::vector<std::string> names, api_keys, origins;
   int64_t port = 8000, max_body_mb = 32, max_requests_mb = 512, max_streams = 256;
   int64_t max_logprobs = 20;
   double request_timeout_s = 0, shutdown_timeout_s = 30;
   bool no_prefix_caching = false, no_access_log = false, ignore_unknown = false;
-  bool auto_tool_choice = false, print_fields = false;
+  bool print_fields = false;
 };
 
 void check_serve_options(const ServeOptions& options) {
   require_dtype(kServe, options.dtype);
   require_tool_parser(kServe, options.tool_parser);
-  require_word(kServe, "--reasoning-parser", options.reasoning_parser,
-               {"auto", "none", "think", "deepseek_r1", "qwen3"});
+  require_reasoning_parser(kServe, options.reasoning_parser);
+  require_word(kServe, "--generation-config", options.generation_config, {"auto", "vllm"});
   if (!(options.request_timeout_s >= 0 && options.shutdown_timeout_s >= 0)) {
     fail(kServe, "a timeout is below 0; expected seconds");
   }
@@ -121,7 +123,7 @@ std::string shown_defaults(const serve::CallLimits& limits, const std::string& s
                            part("top_p", limits.top_p) + part("min_p", limits.min_p) +
                            part("repetition_penalty", limits.repetition_penalty) +
                            part("max_tokens", limits.max_tokens);
-  return text.empty() ? "temperature 1, all tokens (the model says nothing)"
+  return text.empty() ? "temperature 1, all tokens (no defaults of the model)"
                       : fmt::format("{} ({})", text.substr(2), file_name(source));
 }
 
@@ -151,8 +153,7 @@ serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& ru
   api.limits.max_logprobs = options.max_logprobs;
   api.limits.ignore_unknown = options.ignore_unknown;
   api.tool_parser = choose_tool_parser(options.tool_parser, tokenizer, chat_template);
-  api.splits_reasoning = options.reasoning_parser == "auto" ? tokenizer.find_token("<think>") >= 0
-                                                            : options.reasoning_parser != "none";
+  api.splits_reasoning = splits_reasoning(options.reasoning_parser, tokenizer);
   api.max_streams = options.max_streams;
   api.timeout_s = options.request_timeout_s;
   if (!options.no_access_log) {
@@ -191,7 +192,8 @@ int serve_model(ServeOptions options) {
       data::load_model_tokenizer(kServe, model, options.tokenizer, run.model.vocab_size);
   const checkpoint::ModelTemplate found = find_template(run, options.chat_template);
   const std::optional<data::ChatTemplate>& chat_template = found.chat_template;
-  const data::SamplingDefaults files = sampling_defaults(model);
+  const data::SamplingDefaults files =
+      options.generation_config == "vllm" ? data::SamplingDefaults() : sampling_defaults(model);
   serve::ApiOptions chosen = api_options(options, run, tokenizer, chat_template, files);
   chosen.tokenizer_info = tokenizer_info(run, found.source, tokenizer, options.chat_template);
   options.engine.prefix_caching = !options.no_prefix_caching;
@@ -313,10 +315,11 @@ void verb_serve(Args& args) {
   args.option("--host", "ADDRESS", &options->http.host,
               "address to listen at; 0.0.0.0 or :: for other machines");
   args.option("--port", "N", &options->port, "port to listen at; 0: any free one", 0, 65535);
-  args.option("--served-model-name", "NAME", &options->names,
-              "name of the model in requests; repeatable; default: MODEL as it is given");
-  args.option("--api-key", "KEY", &options->api_keys,
-              "key that clients must send; repeatable; also the variable HOCKET_API_KEY");
+  args.positional_option("--model");
+  args.list("--served-model-name", "NAME", &options->names,
+            "name of the model in requests; one or more; default: MODEL as it is given");
+  args.list("--api-key", "KEY", &options->api_keys,
+            "key that clients must send; one or more; also the variable HOCKET_API_KEY");
   add_engine_options(args, options.get());
   args.flag("--no-enable-prefix-caching", &options->no_prefix_caching,
             "compute every prompt from its first token");
@@ -325,11 +328,12 @@ void verb_serve(Args& args) {
   args.option("--tool-call-parser", "NAME", &options->tool_parser,
               "form of tool calls in texts: hermes, llama3_json, mistral, none, or auto: as the "
               "model's template and vocabulary have marks");
-  args.flag("--enable-auto-tool-choice", &options->auto_tool_choice,
-            "accepted for vLLM's command lines, without effect: it is on with a parser");
   args.option("--reasoning-parser", "NAME", &options->reasoning_parser,
               "form of reasoning in texts: think (or qwen3, deepseek_r1), between <think> and "
               "</think>; none; auto: think if the vocabulary has <think>");
+  args.option("--generation-config", "NAME", &options->generation_config,
+              "defaults of sampling: auto, those of the model's files; vllm, temperature 1 and all "
+              "tokens");
   args.option("--max-logprobs", "N", &options->max_logprobs,
               "most alternatives of a token that a request may ask for", 0, 1000);
   args.option("--max-streams", "N", &options->max_streams,
@@ -352,13 +356,14 @@ void verb_serve(Args& args) {
             "warn of unknown fields of requests, in place of refusing them");
   args.flag("--disable-access-log", &options->no_access_log, "print no line per request");
   args.flag("--print-fields", &options->print_fields,
-            "print the fields of requests and their support, and end");
+            "print the fields of requests and vLLM's flags, with their support, and end");
+  add_vllm_flags(args);
   args.example("hocket serve MODEL --port 8000", "clients use http://127.0.0.1:8000/v1");
   args.example("hocket serve MODEL --host 0.0.0.0 --api-key SECRET --max-num-seqs 16",
                "other machines, with a key, and at most 16 texts in a batch");
   args.run([options] {
     if (options->print_fields) {
-      fmt::print("{}", serve::fields_page());
+      fmt::print("{}{}", serve::fields_page(), vllm_flags_page());
       return 0;
     }
     if (options->model.empty()) fail(kServe, "MODEL is missing; try hocket serve --help");

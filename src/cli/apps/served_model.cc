@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "checkpoint/fingerprint.h"
 #include "cli/inputs.h"
 #include "comm/launch.h"
 #include "serve/grammar/json_grammar.h"
@@ -18,10 +19,6 @@
 namespace hocket::cli {
 
 namespace {
-
-/// Files up to this size are hashed whole; they are no weights.
-constexpr int64_t kSmallFile = 1 << 20;
-constexpr int kFolderDepth = 3;
 
 void require_range(const char* where, const char* option, double value, double least, double most) {
   if (!(value >= least && value <= most)) {
@@ -51,24 +48,6 @@ serve::ToolCallForm call_form(const std::string& parser) {
   return parser == "hermes" ? serve::ToolCallForm::hermes : serve::ToolCallForm::llama3_json;
 }
 
-/// Adds names, sizes and small contents of a model's files.
-void hash_files(const std::string& path, const std::string& name, int depth, Hasher* hasher) {
-  if (is_directory(path)) {
-    if (depth == 0) return;
-    for (const std::string& inner : list_dir(path)) {
-      hash_files(join_path(path, inner), inner, depth - 1, hasher);
-    }
-    return;
-  }
-  const auto ends = [&](const char* ending) { return name.ends_with(ending); };
-  if (!ends(".json") && !ends(".jinja") && !ends(".safetensors") && !ends(".gguf")) return;
-  const int64_t bytes = file_size(path);
-  hasher->add(name).add(static_cast<uint64_t>(bytes));
-  if (bytes <= kSmallFile) {
-    hasher->add(read_file(path));
-  }
-}
-
 }  // namespace
 
 void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_tokens) {
@@ -86,6 +65,11 @@ void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_toke
               "sample no token below this share of the most likely one's probability");
   args.option("--repetition-penalty", "F", &options->repetition_penalty,
               "divisor of the positive logits of tokens of prompt and text; 1, default: none");
+  args.option("--presence-penalty", "A", &options->presence_penalty,
+              "amount that is subtracted from the logits of tokens of the text");
+  args.option(
+      "--frequency-penalty", "A", &options->frequency_penalty,
+      "amount that is subtracted from a token's logit for each time that it occurs in the text");
   args.option("--seed", "S", &options->seed, "seed of the random choices", 0, INT64_MAX);
   args.option("--stop", "TEXT", &options->stops,
               "stop sequence; not included in the output; repeatable");
@@ -109,6 +93,7 @@ ModelFiles::ModelFiles(const char* where, const ModelOptions& options,
       tokenizer(data::load_model_tokenizer(where, run.config.model.path, options.tokenizer,
                                            run.model.vocab_size)),
       chat_template(find_template(run, template_file).chat_template),
+      template_hash(template_file.empty() ? "" : hash_file(template_file).hex()),
       stop_tokens(data::stop_tokens(run.config.model.path, run.model, tokenizer)),
       beginning(data::beginning_of_text(run.config.model.path, tokenizer)) {
   warn_if_long(run.model, options.engine.max_model_len, "--max-model-len");
@@ -143,6 +128,8 @@ ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
   sampling.min_p = options.min_p.value_or(defaults.min_p.value_or(0));
   sampling.repetition_penalty =
       options.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1));
+  sampling.presence_penalty = options.presence_penalty;
+  sampling.frequency_penalty = options.frequency_penalty;
   sampling.seed = static_cast<uint64_t>(options.seed);
   out.max_tokens = options.max_new_tokens.value_or(defaults.max_new_tokens.value_or(max_tokens));
   require_range(where, "--max-new-tokens", static_cast<double>(out.max_tokens), 1, 1e7);
@@ -167,6 +154,15 @@ void require_tool_parser(const char* where, const std::string& name) {
   std::vector<std::string> names = serve::tool_parser_names();
   names.insert(names.end(), {"auto", "none"});
   require_word(where, "--tool-call-parser", name, names);
+}
+
+void require_reasoning_parser(const char* where, const std::string& name) {
+  require_word(where, "--reasoning-parser", name,
+               {"auto", "none", "think", "deepseek_r1", "qwen3"});
+}
+
+bool splits_reasoning(const std::string& parser, const data::Tokenizer& tokenizer) {
+  return parser == "auto" ? tokenizer.find_token("<think>") >= 0 : parser != "none";
 }
 
 std::string choose_tool_parser(const std::string& given, const data::Tokenizer& tokenizer,
@@ -207,10 +203,9 @@ void set_model_options(const engine::Run& run, const data::Tokenizer& tokenizer,
 
 std::string model_fingerprint(const ModelFiles& files) {
   Hasher hasher;
-  const std::string& path = files.run.config.model.path;
-  hash_files(path, file_name(path), kFolderDepth, &hasher);
+  checkpoint::hash_model_files(files.run.config.model.path, &hasher);
   if (!files.run.adapter.empty()) {
-    hash_files(files.run.adapter, file_name(files.run.adapter), kFolderDepth, &hasher);
+    checkpoint::hash_model_files(files.run.adapter, &hasher);
   }
   hasher.add(files.tokenizer.hash().hex()).add(files.run.config.model.dtype);
   return hasher.finish().hex();

@@ -32,6 +32,7 @@ struct ModelOptions {
 struct SamplingOptions {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, max_new_tokens;
+  double presence_penalty = 0, frequency_penalty = 0;
   int64_t seed = 1;
   std::vector<std::string> stops;
 };
@@ -48,6 +49,7 @@ struct ModelFiles {
   engine::Run run;
   data::Tokenizer tokenizer;
   std::optional<data::ChatTemplate> chat_template;
+  std::string template_hash;  ///< of the option's file; "": the template is the model's own
   std::vector<int32_t> stop_tokens;
   std::vector<int32_t> beginning;  ///< tokens before a text
 };
@@ -72,6 +74,10 @@ void require_word(const char* where, const char* flag, const std::string& value,
                   const std::vector<std::string>& words);
 /// Throws Error unless --tool-call-parser is the name of a parser, auto or none.
 void require_tool_parser(const char* where, const std::string& name);
+/// Throws Error unless --reasoning-parser is one of its words.
+void require_reasoning_parser(const char* where, const std::string& name);
+/// Returns whether reasoning is taken out of texts, by --reasoning-parser.
+bool splits_reasoning(const std::string& parser, const data::Tokenizer& tokenizer);
 /// Returns the name of a parser of calls, "" for none: `given`, or if that is "auto", the one with
 /// marks that the model's template or vocabulary has.
 std::string choose_tool_parser(const std::string& given, const data::Tokenizer& tokenizer,
@@ -82,8 +88,8 @@ std::string choose_tool_parser(const std::string& given, const data::Tokenizer& 
 void set_model_options(const engine::Run& run, const data::Tokenizer& tokenizer,
                        const data::SamplingDefaults& defaults, serve::ApiOptions* api);
 
-/// Returns an identity of a model's files, without reading the weights: names and sizes, contents
-/// of the small ones, and the tokenizer.
+/// Returns an identity of a model's files (checkpoint::hash_model_files), its tokenizer and its
+/// type.
 std::string model_fingerprint(const ModelFiles& files);
 
 }  // namespace hocket::cli

@@ -102,6 +102,21 @@ int64_t read_journal(const std::string& path, BatchHistory* history) {
   return static_cast<int64_t>(at);
 }
 
+/// Returns the members of `settings` that `other` has not, as JSON; all of them where one is no
+/// object.
+std::string difference(const std::string& settings, const std::string& other) {
+  const auto mine = nlohmann::ordered_json::parse(settings, nullptr, /*allow_exceptions=*/false);
+  const auto others = nlohmann::ordered_json::parse(other, nullptr, /*allow_exceptions=*/false);
+  if (!mine.is_object() || !others.is_object()) return settings;
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : mine.items()) {
+    if (!others.contains(key) || others[key] != value) {
+      out[key] = value;
+    }
+  }
+  return out.dump();
+}
+
 void require_same_job(const std::string& folder, const BatchJob& had, const BatchJob& job) {
   const char* advice = "take another folder, or remove this one to begin anew";
   if (had.hash != job.hash || had.rows != job.rows || had.bytes != job.bytes) {
@@ -110,8 +125,8 @@ void require_same_job(const std::string& folder, const BatchJob& had, const Batc
          had.input, had.rows, had.bytes, job.input, job.rows, job.bytes, advice);
   }
   if (had.settings != job.settings) {
-    fail(folder, "holds a job with other settings: {}; got {}; {}", had.settings, job.settings,
-         advice);
+    fail(folder, "holds a job with other settings: {}; got {}; {}",
+         difference(had.settings, job.settings), difference(job.settings, had.settings), advice);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "serve/batch/batch_socket.h"
+#include "serve/batch/custom_ids.h"
 #include "serve/batch/input_rows.h"
 #include "serve/batch/journal.h"
 #include "serve/batch/merge.h"
@@ -58,6 +59,7 @@ class Master {
  private:
   double now() const { return seconds_since(start_); }
   void restore();
+  void warn_of_repeated_ids() const;
   void serve();
   void step();
   void expire();
@@ -145,6 +147,7 @@ BatchSummary Master::run() {
     return summary_;
   }
   if (!table_->is_complete()) {
+    warn_of_repeated_ids();
     serve();
   }
   input_->require_unchanged();
@@ -159,6 +162,15 @@ BatchSummary Master::run() {
   }
   summary_.seconds = now();
   return summary_;
+}
+
+void Master::warn_of_repeated_ids() const {
+  const RepeatedIds repeated = find_repeated_ids(*input_, options_.most_row_bytes);
+  if (repeated.rows == 0) return;
+  log_warning("{}: {} a custom_id that an earlier row has; the first one is {}, in line {}",
+              options_.input,
+              repeated.rows == 1 ? "a row has" : fmt::format("{} rows have", repeated.rows),
+              quote(repeated.id, 80), repeated.first + 1);
 }
 
 void Master::serve() {
@@ -406,7 +418,7 @@ void Master::give_up_rows() {
     const std::string text = fmt::format("its worker was lost {} times while it had this row alone",
                                          options_.shards.max_losses);
     log_warning("batch: {}:{}: {}; it is recorded as an error", options_.input, row + 1, text);
-    commit({row_error(row, "", "worker_lost", text)}, {row, 1});
+    commit({row_error(row, {}, "worker_lost", text)}, {row, 1});
   }
 }
 
@@ -446,8 +458,10 @@ std::string Master::state() const {
   }
   if (rate > 0) {
     const auto tokens = static_cast<double>(summary_.tokens - summary_.restored_tokens);
-    text += fmt::format("; {:.3g} rows/s, {:.3g} tokens/s, {} left", rate, tokens / seconds,
-                        human_time(static_cast<double>(table_->rows() - table_->done()) / rate));
+    text += fmt::format("; {:.3g} rows/s, {:.3g} tokens/s", rate, tokens / seconds);
+    if (const int64_t left = table_->rows() - table_->done(); left > 0) {
+      text += fmt::format(", {} left", human_time(static_cast<double>(left) / rate));
+    }
   }
   return text;
 }

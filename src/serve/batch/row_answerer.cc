@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "data/model_text.h"
 #include "serve/openai/chat_row.h"
+#include "serve/openai/row_fields.h"
 
 namespace hocket::serve {
 
@@ -42,12 +43,13 @@ struct RowTexts {
   int64_t running = 0;
 };
 
-std::string custom_id_of(const OrderedJson& json) {
+CustomId custom_id_of(const OrderedJson& json) {
   const auto id = json.find("custom_id");
-  if (id == json.end() || id->is_null()) return "";
+  if (id == json.end() || id->is_null()) return {};
   if (id->is_string()) return id->get<std::string>();
-  if (id->is_number_integer()) return id->dump();
-  throw WrongRow{kWrongRow, "custom_id is neither a string nor an integer"};
+  const bool is_too_large = id->is_number_unsigned() && id->get<uint64_t>() > uint64_t{INT64_MAX};
+  if (id->is_number_integer() && !is_too_large) return id->get<int64_t>();
+  throw WrongRow{kWrongRow, "custom_id is neither a string nor an integer of 64 bits"};
 }
 
 std::string text_of(const OrderedJson& json, const char* name) {
@@ -69,6 +71,26 @@ auto made_of_row(const Make& make) {
   }
 }
 
+bool has_field(const OrderedJson& body, const char* name) {
+  const auto field = body.find(name);
+  return field != body.end() && !field->is_null();
+}
+
+/// Gives a body the defaults of fields that it has not.
+void add_defaults(const OrderedJson& defaults, bool is_chat, OrderedJson* body) {
+  for (const auto& [key, value] : defaults.items()) {
+    if (has_field(*body, key.c_str())) continue;
+    if (is_chat && key == "max_tokens" && has_field(*body, "max_completion_tokens")) continue;
+    if (is_chat && key == "logprobs") {
+      if (has_field(*body, "top_logprobs")) continue;
+      (*body)["top_logprobs"] = value;
+      (*body)["logprobs"] = true;
+      continue;
+    }
+    (*body)[key] = value;
+  }
+}
+
 void require_wanted(const std::function<bool()>& cancelled) {
   if (cancelled()) throw Stopped{};
 }
@@ -81,31 +103,41 @@ struct RowAnswerer::Text {
   std::optional<int32_t> stop_token;
   Finish finish = Finish::running;
   int64_t tokens = 0;
+  std::vector<TokenLogprobs> logprobs = {};
+};
+
+struct RowAnswerer::Task {
+  Request request;
+  int64_t texts = 1, first_sample = 0;
 };
 
 RowAnswerer::RowAnswerer(RowModel model, RowSettings settings)
-    : model_(std::move(model)), settings_(std::move(settings)) {}
+    : model_(std::move(model)),
+      settings_(std::move(settings)),
+      body_defaults_(std::make_shared<const OrderedJson>(
+          parse_ordered_json(settings_.body_defaults, "defaults of bodies"))) {}
 
 RowResult RowAnswerer::answer(const InputRow& row, const std::function<bool()>& cancelled) const {
-  if (row.is_too_long) return row_error(row.row, "", kWrongRow, "the row is too long");
+  if (row.is_too_long) return row_error(row.row, {}, kWrongRow, "the row is too long");
   if (trim(row.text).empty()) return {row.row, RowResult::Kind::blank, 0, 0, ""};
-  std::string custom_id;
+  CustomId custom_id;
   try {
     const OrderedJson json = made_of_row([&] { return parse_ordered_json(row.text, "row"); });
     if (json.is_string()) {
-      return answer_prompt(row, "", prompt_request(json.get<std::string>()), cancelled);
+      const Task task = text_task(row, json.get<std::string>(), OrderedJson::object());
+      return answer_task(row, {}, task, cancelled);
     }
     if (!json.is_object()) throw WrongRow{kWrongRow, "is neither a string nor an object"};
     custom_id = custom_id_of(json);
-    return answer_object(row, json, cancelled);
+    return answer_object(row, custom_id, json, cancelled);
   } catch (const WrongRow& wrong) {
     return row_error(row.row, custom_id, wrong.code, wrong.message);
   }
 }
 
-RowResult RowAnswerer::answer_object(const InputRow& row, const OrderedJson& json,
+RowResult RowAnswerer::answer_object(const InputRow& row, const CustomId& custom_id,
+                                     const OrderedJson& json,
                                      const std::function<bool()>& cancelled) const {
-  const std::string custom_id = custom_id_of(json);
   const auto body = json.find("body");
   const auto messages = json.find("messages"), prompt = json.find("prompt");
   if ((body != json.end()) + (messages != json.end()) + (prompt != json.end()) != 1) {
@@ -118,41 +150,80 @@ RowResult RowAnswerer::answer_object(const InputRow& row, const OrderedJson& jso
     return answer_body(row, custom_id, *body, text_of(json, "url"), cancelled);
   }
   const OrderedJson& given = messages != json.end() ? *messages : *prompt;
-  if (given.is_array()) return answer_prompt(row, custom_id, chat_request(given, json), cancelled);
-  if (messages != json.end()) throw WrongRow{kWrongRow, "messages is no list"};
-  return answer_prompt(row, custom_id, prompt_request(text_of(json, "prompt")), cancelled);
+  if (messages != json.end() && !given.is_array()) {
+    throw WrongRow{kWrongRow, "messages is no list"};
+  }
+  const Task task = given.is_array() ? chat_task(row, given, json)
+                                     : text_task(row, text_of(json, "prompt"), json);
+  return answer_task(row, custom_id, task, cancelled);
 }
 
 // ---- prompts -----------------------------------------------------------------------------------
 
-Request RowAnswerer::prompt_request(const std::string& text) const {
-  Request request;
-  request.prompt = made_of_row([&] {
-    return data::document_ids("prompt", model_.beginning, *model_.tokenizer, text,
-                              model_.service->vocab_size());
+RowAnswerer::Task RowAnswerer::text_task(const InputRow& row, const std::string& text,
+                                         const OrderedJson& fields) const {
+  return made_of_row([&] {
+    data::EncodeOptions options;
+    options.split_special_tokens = settings_.split_special_tokens;
+    return task_of(row,
+                   data::document_ids("prompt", model_.beginning, *model_.tokenizer, text,
+                                      model_.service->vocab_size(), options),
+                   /*is_chat=*/false, fields);
   });
-  return request;
 }
 
-Request RowAnswerer::chat_request(const OrderedJson& messages, const OrderedJson& row) const {
+RowAnswerer::Task RowAnswerer::chat_task(const InputRow& row, const OrderedJson& messages,
+                                         const OrderedJson& fields) const {
+  require_joined_special_tokens("messages");
   if (!model_.chat_template) {
     throw WrongRow{kWrongRequest, "the model has no chat template, which messages need"};
   }
   return made_of_row([&] {
-    Request request;
-    request.prompt =
-        model_.tokenizer->encode(render_row(*model_.chat_template, messages, row, "row"));
-    data::require_ids("messages", request.prompt, *model_.tokenizer, model_.service->vocab_size());
-    request.answer = true;
-    return request;
+    std::vector<int32_t> prompt =
+        model_.tokenizer->encode(render_row(*model_.chat_template, messages, fields, "row"));
+    data::require_ids("messages", prompt, *model_.tokenizer, model_.service->vocab_size());
+    return task_of(row, std::move(prompt), /*is_chat=*/true, fields);
   });
 }
 
+RowAnswerer::Task RowAnswerer::task_of(const InputRow& row, std::vector<int32_t> prompt,
+                                       bool is_chat, const OrderedJson& fields) const {
+  Task task;
+  task.texts = settings_.samples;
+  task.first_sample = row.row * settings_.samples;
+  Request& request = task.request;
+  request.prompt = std::move(prompt);
+  request.answer = is_chat;
+  request.sampling = settings_.sampling;
+  request.max_tokens = settings_.max_tokens;
+  request.stops = settings_.stops;
+  request.stop_tokens = settings_.stop_tokens;
+  request.logprobs = settings_.logprobs;
+  const RowFields own =
+      read_row_fields(fields, is_chat, model_.service->vocab_size(), "row", &request);
+  if (own.has_seed || own.texts) {
+    task.first_sample = 0;
+  }
+  if (own.texts) {
+    task.texts = *own.texts;
+    if (!own.has_seed) {
+      request.sampling.seed = hash_combine(request.sampling.seed, static_cast<uint64_t>(row.row));
+    }
+  }
+  return task;
+}
+
+void RowAnswerer::require_joined_special_tokens(const char* what) const {
+  if (!settings_.split_special_tokens) return;
+  throw WrongRow{kWrongRequest,
+                 fmt::format("has {}, which --split-special-tokens does not go with", what)};
+}
+
 /// Has the service write the row's texts, and waits for all.
-std::vector<RowAnswerer::Text> RowAnswerer::generate(const Request& request, int64_t row,
+std::vector<RowAnswerer::Text> RowAnswerer::generate(const Task& task,
                                                      const std::function<bool()>& cancelled) const {
   const auto texts = std::make_shared<RowTexts>();
-  texts->updates.resize(static_cast<size_t>(settings_.samples));
+  texts->updates.resize(static_cast<size_t>(task.texts));
   std::vector<RequestId> ids;
   const auto cancel_all = [&] {
     for (const RequestId id : ids) {
@@ -160,9 +231,9 @@ std::vector<RowAnswerer::Text> RowAnswerer::generate(const Request& request, int
     }
   };
   try {
-    for (int64_t sample = 0; sample < settings_.samples; ++sample) {
-      Request one = request;
-      one.sampling.sample = row * settings_.samples + sample;
+    for (int64_t sample = 0; sample < task.texts; ++sample) {
+      Request one = task.request;
+      one.sampling.sample = task.first_sample + sample;
       {
         const std::lock_guard lock(texts->mutex);
         ++texts->running;
@@ -172,6 +243,7 @@ std::vector<RowAnswerer::Text> RowAnswerer::generate(const Request& request, int
         Update& all = texts->updates[static_cast<size_t>(sample)];
         all.text += update.text;
         all.tokens.insert(all.tokens.end(), update.tokens.begin(), update.tokens.end());
+        all.logprobs.insert(all.logprobs.end(), update.logprobs.begin(), update.logprobs.end());
         if (update.finish == Finish::running) return;
         all.finish = update.finish;
         all.stop_token = update.stop_token;
@@ -202,27 +274,19 @@ std::vector<RowAnswerer::Text> RowAnswerer::generate(const Request& request, int
   for (const Update& update : texts->updates) {
     if (update.finish == Finish::failed) fail_run("batch", "{}", update.error);
     if (update.finish == Finish::cancelled) throw Stopped{};
-    out.push_back(
-        {update.text, update.stop, update.stop_token, update.finish, std::ssize(update.tokens)});
+    out.push_back({update.text, update.stop, update.stop_token, update.finish,
+                   std::ssize(update.tokens), update.logprobs});
   }
   return out;
 }
 
-RowResult RowAnswerer::answer_prompt(const InputRow& row, const std::string& custom_id,
-                                     Request request,
-                                     const std::function<bool()>& cancelled) const {
-  request.sampling = settings_.sampling;
-  request.max_tokens = settings_.max_tokens;
-  request.stops = settings_.stops;
-  request.stop_tokens = settings_.stop_tokens;
-  const std::vector<Text> texts =
-      made_of_row([&] { return generate(request, row.row, cancelled); });
-  RowResult result{row.row, RowResult::Kind::output, std::ssize(request.prompt), 0, ""};
+RowResult RowAnswerer::answer_task(const InputRow& row, const CustomId& custom_id, const Task& task,
+                                   const std::function<bool()>& cancelled) const {
+  const std::vector<Text> texts = made_of_row([&] { return generate(task, cancelled); });
+  RowResult result{row.row, RowResult::Kind::output, std::ssize(task.request.prompt), 0, ""};
   JsonWriter json;
   json.object().member("line", row.row + 1);
-  if (!custom_id.empty()) {
-    json.member("custom_id", custom_id);
-  }
+  write_custom_id(custom_id, &json);
   json.member("prompt_tokens", result.prompt_tokens);
   if (texts.size() > 1) {
     json.key("samples").array();
@@ -240,6 +304,7 @@ RowResult RowAnswerer::answer_prompt(const InputRow& row, const std::string& cus
       json.member("stop_reason", text.stop);
     }
     json.member("tokens", text.tokens);
+    write_row_logprobs(text.logprobs, &json);
     if (texts.size() > 1) {
       json.end();
     }
@@ -254,14 +319,16 @@ RowResult RowAnswerer::answer_prompt(const InputRow& row, const std::string& cus
 
 // ---- OpenAI's batches --------------------------------------------------------------------------
 
-RowResult RowAnswerer::answer_body(const InputRow& row, const std::string& custom_id,
-                                   OrderedJson body, const std::string& url,
+RowResult RowAnswerer::answer_body(const InputRow& row, const CustomId& custom_id, OrderedJson body,
+                                   const std::string& url,
                                    const std::function<bool()>& cancelled) const {
   if (!model_.openai) throw WrongRow{kWrongRow, "rows with a url are not answered here"};
+  require_joined_special_tokens("a body");
   if (const auto stream = body.find("stream"); stream != body.end() && *stream == true) {
     throw WrongRow{kWrongRequest, "body.stream has no place in a file of requests"};
   }
-  if (const auto seed = body.find("seed"); seed == body.end() || seed->is_null()) {
+  add_defaults(*body_defaults_, url == "/v1/chat/completions", &body);
+  if (!has_field(body, "seed")) {
     // A row that is answered again has the same text. Seeds of JSON are exact up to 2^53.
     body["seed"] = static_cast<int64_t>(
         hash_combine(settings_.sampling.seed, static_cast<uint64_t>(row.row)) >> 11);
@@ -292,7 +359,12 @@ RowResult RowAnswerer::answer_body(const InputRow& row, const std::string& custo
     result.tokens = usage->value("completion_tokens", int64_t{0});
   }
   OrderedJson line = {{"id", fmt::format("batch_req_{}", row.row + 1)}};
-  line["custom_id"] = custom_id;
+  line["custom_id"] = nullptr;
+  if (const auto* name = std::get_if<std::string>(&custom_id)) {
+    line["custom_id"] = *name;
+  } else if (const auto* number = std::get_if<int64_t>(&custom_id)) {
+    line["custom_id"] = *number;
+  }
   line["response"] = {{"status_code", 200}, {"request_id", json.value("id", "")}, {"body", json}};
   line["error"] = nullptr;
   result.json = line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);

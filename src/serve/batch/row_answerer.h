@@ -34,16 +34,22 @@ struct RowModel {
   BodyAnswerer openai = nullptr;                      ///< empty: rows with a url are errors
 };
 
+/// Settings of all rows; a row's own fields win.
 struct RowSettings {
   Sampling sampling = {};
   int64_t max_tokens = 200, samples = 1;
   std::vector<std::string> stops = {};
   std::vector<int32_t> stop_tokens = {};
+  int64_t logprobs = -1;              ///< as in Request, of rows without a body
+  bool split_special_tokens = false;  ///< in prompts; other rows are then errors
+  /// JSON object of fields that a body without them gets: those of /v1/completions, of which
+  /// max_tokens and logprobs are written as the row's endpoint has them.
+  std::string body_defaults = "{}";
 };
 
 /// Answers rows: a text, {"prompt": text or messages}, {"messages": [...]} (openai/chat_row.h),
-/// each with a "custom_id" if one likes, or lines of OpenAI's batches, {"custom_id", "method",
-/// "url", "body"}.
+/// each with a "custom_id" if one likes and fields of requests (openai/row_fields.h), or lines of
+/// OpenAI's batches, {"custom_id", "method", "url", "body"}.
 class RowAnswerer {
  public:
   RowAnswerer(RowModel model, RowSettings settings);
@@ -54,21 +60,29 @@ class RowAnswerer {
 
  private:
   struct Text;
-  RowResult answer_object(const InputRow& row, const nlohmann::ordered_json& json,
+  /// A row's request, and the texts to write of it.
+  struct Task;
+  RowResult answer_object(const InputRow& row, const CustomId& custom_id,
+                          const nlohmann::ordered_json& json,
                           const std::function<bool()>& cancelled) const;
-  RowResult answer_prompt(const InputRow& row, const std::string& custom_id, Request request,
-                          const std::function<bool()>& cancelled) const;
-  RowResult answer_body(const InputRow& row, const std::string& custom_id,
-                        nlohmann::ordered_json body, const std::string& url,
+  RowResult answer_task(const InputRow& row, const CustomId& custom_id, const Task& task,
                         const std::function<bool()>& cancelled) const;
-  Request prompt_request(const std::string& text) const;
-  Request chat_request(const nlohmann::ordered_json& messages,
-                       const nlohmann::ordered_json& row) const;
-  std::vector<Text> generate(const Request& request, int64_t row,
-                             const std::function<bool()>& cancelled) const;
+  RowResult answer_body(const InputRow& row, const CustomId& custom_id, nlohmann::ordered_json body,
+                        const std::string& url, const std::function<bool()>& cancelled) const;
+  /// Makes the task of a prompt; `fields`: the object that it stands in.
+  Task text_task(const InputRow& row, const std::string& text,
+                 const nlohmann::ordered_json& fields) const;
+  Task chat_task(const InputRow& row, const nlohmann::ordered_json& messages,
+                 const nlohmann::ordered_json& fields) const;
+  Task task_of(const InputRow& row, std::vector<int32_t> prompt, bool is_chat,
+               const nlohmann::ordered_json& fields) const;
+  /// Throws WrongRow for a row with `what` if special tokens in prompts are to be split.
+  void require_joined_special_tokens(const char* what) const;
+  std::vector<Text> generate(const Task& task, const std::function<bool()>& cancelled) const;
 
   const RowModel model_;
   const RowSettings settings_;
+  const std::shared_ptr<const nlohmann::ordered_json> body_defaults_;
 };
 
 /// Generates with a function that answers a row and takes its time, on `slots` threads. The

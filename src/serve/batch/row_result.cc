@@ -2,7 +2,6 @@
 #include "serve/batch/row_result.h"
 
 #include "base/error.h"
-#include "base/json_writer.h"
 #include "base/text.h"
 
 namespace hocket::serve {
@@ -51,13 +50,19 @@ class RecordReader {
 
 }  // namespace
 
-RowResult row_error(int64_t row, std::string_view custom_id, std::string_view code,
+void write_custom_id(const CustomId& id, JsonWriter* json) {
+  if (const auto* text = std::get_if<std::string>(&id)) {
+    json->member("custom_id", *text);
+  } else if (const auto* number = std::get_if<int64_t>(&id)) {
+    json->member("custom_id", *number);
+  }
+}
+
+RowResult row_error(int64_t row, const CustomId& custom_id, std::string_view code,
                     std::string_view message) {
   JsonWriter json;
   json.object().member("line", row + 1);
-  if (!custom_id.empty()) {
-    json.member("custom_id", custom_id);
-  }
+  write_custom_id(custom_id, &json);
   json.key("error").object().member("code", code).member("message", message).end().end();
   return {row, RowResult::Kind::error, 0, 0, json.take()};
 }

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "base/json_writer.h"
 #include "serve/batch/input_rows.h"
 
 namespace hocket::serve {
@@ -23,8 +25,13 @@ struct RowResult {
   std::string json;  ///< a line of the output or of the errors, without its end
 };
 
+/// A row's custom_id, as the row has it; the first alternative: none.
+using CustomId = std::variant<std::monostate, std::string, int64_t>;
+/// Writes the member custom_id of an object; nothing if there is none.
+void write_custom_id(const CustomId& id, JsonWriter* json);
+
 /// Returns the line of an error: {"line", "custom_id", "error": {"code", "message"}}.
-RowResult row_error(int64_t row, std::string_view custom_id, std::string_view code,
+RowResult row_error(int64_t row, const CustomId& custom_id, std::string_view code,
                     std::string_view message);
 
 void append_result(const RowResult& result, std::string* out);
