@@ -15,6 +15,8 @@ namespace hocket::serve {
 namespace {
 
 constexpr const char* kWhere = "request";
+constexpr int64_t kMaskWork = 500'000;   // of the masks of a step, some 10 ms
+constexpr int64_t kMinMaskWork = 1'000;  // of each of them
 
 void expect_range(const char* what, double value, double least, double most) {
   if (!(value >= least && value <= most)) {
@@ -178,6 +180,7 @@ Stats Scheduler::stats() const {
 bool Scheduler::step() {
   std::vector<Planned> planned = plan();
   if (planned.empty()) {
+    if (masks_missing_) return true;
     HOCKET_CHECK(idle(), "{} requests wait and {} run, and none can go on", waiting_.size(),
                  running_.size());
     return false;
@@ -212,6 +215,7 @@ std::vector<Scheduler::Planned> Scheduler::plan() {
   for (const SequencePtr& sequence : running_) {
     sequence->planned = false;
   }
+  prepare_masks();
   std::vector<Planned> planned;
   plan_running(true, &planned);
   if (!planned.empty() && decode_steps_left_ > 0) {
@@ -225,11 +229,27 @@ std::vector<Scheduler::Planned> Scheduler::plan() {
   return planned;
 }
 
+void Scheduler::prepare_masks() {
+  masks_missing_ = false;
+  std::vector<Sequence*> constrained;
+  for (const SequencePtr& sequence : running_) {
+    sequence->mask_missing = false;
+    if (sequence->request.constraint != nullptr && sequence->is_decoding()) {
+      constrained.push_back(sequence.get());
+    }
+  }
+  const int64_t share = kMaskWork / std::max<int64_t>(1, std::ssize(constrained));
+  for (Sequence* sequence : constrained) {
+    sequence->mask_missing = !sequence->request.constraint->prepare(std::max(share, kMinMaskWork));
+    masks_missing_ |= sequence->mask_missing;
+  }
+}
+
 void Scheduler::plan_running(bool decoding, std::vector<Planned>* planned) {
   // Preempting removes sequences behind the current one alone.
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
-    if (sequence.is_decoding() == decoding) {
+    if (sequence.is_decoding() == decoding && !sequence.mask_missing) {
       plan_tokens(sequence, planned);
     }
   }
@@ -475,6 +495,9 @@ void Scheduler::take_token(Sequence& sequence, const StepOutput& output, size_t 
   const bool may_stop = sequence.generated() >= request.min_tokens;
   if (may_stop && std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end()) {
     sequence.update.stop_token = token;
+    if (request.include_stop && sequence.text) {
+      sequence.text->append(sequence.token_text->next(token), /*may_stop=*/false);
+    }
     finish(sequence, Finish::stop);
     return;
   }

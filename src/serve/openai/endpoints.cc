@@ -73,6 +73,22 @@ std::string Api::render(const ChatCall& call) const {
   }
 }
 
+void Api::check_tools_rendered(const ChatCall& call, const std::string& text) const {
+  ChatCall without = call;
+  without.tool_choice = ToolChoice::none;
+  std::string other;
+  try {
+    other = render(without);
+  } catch (const Refusal&) {
+    return;  // a template that needs the tools
+  }
+  if (other == text) {
+    refuse("tools",
+           "are not in the prompt, as the chat template renders none; try another model, "
+           "or start the server with --chat-template");
+  }
+}
+
 void Api::check_length(const std::string& text) const {
   const int64_t least =
       max_token_bytes_ == 0 ? 0 : std::ssize(text) / std::max<int64_t>(max_token_bytes_, 1);
@@ -250,17 +266,24 @@ Api::Reply Api::chat(const HttpRequest& request, HttpPeer& peer) {
     refuse("tool_choice", "is auto, which needs a server with --tool-call-parser");
   }
   const std::string text = render(call);
+  if (has_calls) {
+    check_tools_rendered(call, text);
+  }
   std::vector<int32_t> prompt = encode_chat(text, call.add_special_tokens.value_or(false));
   Request one = request_of(call, prompt);
-  // JSON that a constraint asks for begins at once.
   const bool free = call.rule.kind == JsonRule::Kind::none && !forced;
-  one.answer = call.skip_special_tokens.value_or(!(has_calls && marks_are_special_));
+  const bool opens = opens_reasoning(text);
+  // JSON that a constraint asks for comes behind the reasoning, unless the prompt has ended that.
+  const bool reasons = options_.splits_reasoning && (free || opens || call.add_generation_prompt) &&
+                       (free || !trim(text).ends_with("</think>"));
+  one.answer = call.skip_special_tokens.value_or(!(has_calls && marks_are_special_) &&
+                                                 !(reasons && reasoning_is_special_));
   one.sampling.seed = call.has_seed ? call.sampling.seed : random_seed();
   const ChatFormat format{
       .prompt_text = text,
       .tool_parser = parser,
-      .splits_reasoning = options_.splits_reasoning && free,
-      .reasoning_is_open = opens_reasoning(text),
+      .splits_reasoning = reasons,
+      .reasoning_is_open = opens,
       .drops_blank = !one.answer && !tokenizer_.spec().byte_level && !call.continue_final_message};
   std::vector<Request> requests;
   for (int64_t i = 0; i < call.n; ++i) {
@@ -269,6 +292,9 @@ Api::Reply Api::chat(const HttpRequest& request, HttpPeer& peer) {
       set_tool_constraint(call, parser, &one);
     } else {
       set_constraint(call.rule, &one);
+    }
+    if (reasons && one.constraint != nullptr) {
+      one.constraint->begin_with_reasoning(opens, options_.stop_tokens);
     }
     requests.push_back(one);
   }
