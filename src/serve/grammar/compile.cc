@@ -21,7 +21,9 @@ bool is_ascii(const std::string& text) {
 }
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-constexpr int32_t kMaxUnionStates = 2'000;  // of automata that are made one
+constexpr int32_t kMaxUnionStates = 2'000;       // of automata that are made one
+constexpr int64_t kMaxUnionWork = 4'000'000;     // edges of all unions of one value
+constexpr int64_t kFailedUnionWork = 1'000'000;  // counted for one with too many states
 
 /// Merges ranges of lengths that overlap or touch.
 std::vector<std::pair<int64_t, int64_t>> merged(std::vector<std::pair<int64_t, int64_t>> ranges) {
@@ -37,15 +39,18 @@ std::vector<std::pair<int64_t, int64_t>> merged(std::vector<std::pair<int64_t, i
   return out;
 }
 
-/// Makes an automaton one with the last of others, so that one text is not read in many ways; a
-/// union with too many states stays apart.
-void add_to_union(CharDfa dfa, std::vector<CharDfa>* all) {
-  if (!all->empty() && all->back().states() + dfa.states() <= kMaxUnionStates) {
+/// Makes an automaton one with the last of others, so that one text is not read in many ways; it
+/// stays apart where their union has too many states, or unions took too much work.
+void add_to_union(CharDfa dfa, std::vector<CharDfa>* all, int64_t* work) {
+  const bool may_fit = !all->empty() && all->back().states() + dfa.states() <= kMaxUnionStates;
+  if (may_fit && *work < kMaxUnionWork) {
     std::optional<CharDfa> both = dfa_combine(all->back(), dfa, DfaOp::either);
     if (both && both->states() <= kMaxUnionStates) {
+      *work += std::ssize(both->next);
       all->back() = *std::move(both);
       return;
     }
+    *work += kFailedUnionWork;
   }
   all->push_back(std::move(dfa));
 }
@@ -161,7 +166,9 @@ ExprId SchemaCompiler::body(const Goal& goal) {
   std::vector<const Flat*> texts;
   for (const Flat& each : reader_.alternatives(goal)) {
     reader_.require_one(each);
-    parts.push_back(flat(each));
+    if (each.values || (each.written_types() & ~kString) != 0) {
+      parts.push_back(flat(each));
+    }
     if (!each.values && (each.written_types() & kString) != 0) {
       texts.push_back(&each);
     }
@@ -229,11 +236,12 @@ ExprId SchemaCompiler::number(const Flat& flat) {
 
 ExprId SchemaCompiler::strings(const std::vector<const Flat*>& texts) {
   std::vector<CharDfa> dfas;
+  int64_t work = 0;
   std::vector<std::pair<int64_t, int64_t>> lengths;  // least and most
   for (const Flat* flat : texts) {
     const bool none = flat->max_length >= 0 && flat->max_length < flat->min_length;
     if (std::optional<CharDfa> dfa = reader_.string_dfa(*flat, /*lengths=*/false)) {
-      add_to_union(*std::move(dfa), &dfas);
+      add_to_union(*std::move(dfa), &dfas, &work);
     } else if (!none) {
       lengths.emplace_back(flat->min_length, flat->max_length < 0 ? kNoLimit : flat->max_length);
     }

@@ -270,7 +270,9 @@ void Matcher::fill_row(const std::vector<StackId>& stacks, Row* row) {
   const int64_t most = total_work_ + kMaxMaskWork;
   for (size_t byte = 0; byte < 256; ++byte) {
     if (cut[byte]) {
-      if (total_work_ > most) refuse_mask();
+      if (total_work_ > most) {
+        refuse_mask();
+      }
       found_.clear();
       work_ = 0;
       for (StackId stack : stacks) {
