@@ -123,21 +123,25 @@ class Builder : public nlohmann::json_sax<Document> {
     if (static_cast<int>(stack_.size()) >= max_depth_) {
       return beyond(fmt::format("nested too deep; expected at most {} levels", max_depth_));
     }
-    const bool is_member = !stack_.empty() && stack_.back()->is_object();
-    names_.push_back(is_member ? key_ : "");
+    if (exact_) {
+      const bool is_member = !stack_.empty() && stack_.back()->is_object();
+      names_.push_back(is_member ? key_ : "");
+    }
     stack_.push_back(place(std::move(v)));
     return true;
   }
   bool close() {
     stack_.pop_back();
-    names_.pop_back();
+    if (exact_) {
+      names_.pop_back();
+    }
     return true;
   }
 
   const int max_depth_;
   const bool exact_;
   std::vector<Document*> stack_;
-  std::vector<std::string> names_;  // of what is open, in its object; "": it has none
+  std::vector<std::string> names_;  // of what is open, if `exact`; "": it has none
   std::string key_;
 };
 

@@ -432,7 +432,7 @@ class ReasoningConstraint final : public TokenConstraint {
   void accept(int32_t) override {}
   bool may_end() const override { return true; }
   void begin_with_reasoning(bool is_open, const std::vector<int32_t>& ends) override {
-    *told_ = fmt::format("{} {}", is_open ? "open" : "may begin", join(ends, ","));
+    *told_ = fmt::format("{} {}", is_open ? "open" : "may begin", ends.at(0));
   }
 
  private:

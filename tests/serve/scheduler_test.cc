@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/rng.h"
+#include "data/tokenizer/tokenizer.h"
 #include "serve/engine.h"
 #include "serve/scheduler.h"
 
