@@ -41,9 +41,10 @@ struct Sampling {
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
-  /// Does a part of the work of allow(), about `work` stacks (serve/grammar/matcher.h). Returns
-  /// whether allow() is now quick, or is to report why it cannot be.
-  virtual bool prepare(int64_t) { return true; }
+  /// Does a part of the work of allow(), and takes it off `work` (units of
+  /// serve/grammar/matcher.h); none unless that is above 0. Returns whether allow() is now quick,
+  /// or is to report an error.
+  virtual bool prepare(int64_t* /*work*/) { return true; }
   /// Lets reasoning come before the text, up to </think>: `is_open`, or from the token <think> on.
   /// `ends` are tokens that end a text, and which reasoning has not. Requires: no token came yet.
   virtual void begin_with_reasoning(bool /*is_open*/, const std::vector<int32_t>& /*ends*/) {}

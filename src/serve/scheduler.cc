@@ -15,8 +15,7 @@ namespace hocket::serve {
 namespace {
 
 constexpr const char* kWhere = "request";
-constexpr int64_t kMaskWork = 500'000;   // of the masks of a step, some 10 ms
-constexpr int64_t kMinMaskWork = 1'000;  // of each of them
+constexpr int64_t kMaskWork = 250'000;  // of the masks of a step, some 10 ms
 
 void expect_range(const char* what, double value, double least, double most) {
   if (!(value >= least && value <= most)) {
@@ -238,10 +237,17 @@ void Scheduler::prepare_masks() {
       constrained.push_back(sequence.get());
     }
   }
-  const int64_t share = kMaskWork / std::max<int64_t>(1, std::ssize(constrained));
+  if (constrained.empty()) return;
+  // Another text is the first one in each step: it is sure to get on.
+  const auto first = static_cast<std::ptrdiff_t>(mask_turns_++ % constrained.size());
+  std::rotate(constrained.begin(), constrained.begin() + first, constrained.end());
+  int64_t left = kMaskWork, texts = std::ssize(constrained);
   for (Sequence* sequence : constrained) {
-    sequence->mask_missing = !sequence->request.constraint->prepare(std::max(share, kMinMaskWork));
+    const int64_t share = left / texts--;
+    int64_t work = share;
+    sequence->mask_missing = !sequence->request.constraint->prepare(&work);
     masks_missing_ |= sequence->mask_missing;
+    left -= share - work;
   }
 }
 

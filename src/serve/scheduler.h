@@ -118,6 +118,7 @@ class Scheduler {
   int64_t rows_left_ = 0, changes_left_ = 0;
   int64_t decode_steps_left_ = 0;  ///< before prompts have tokens again
   bool masks_missing_ = false;     ///< of some running text
+  size_t mask_turns_ = 0;          ///< steps that had constraints work
   Stats stats_;
 };
 

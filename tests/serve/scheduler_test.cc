@@ -372,8 +372,8 @@ TEST(Scheduler, EndsWhereAConstraintAllowsNoMore) {
 /// Even, and not ready for each token until the third time it is asked.
 class SlowEven final : public Even {
  public:
-  bool prepare(int64_t work) override {
-    EXPECT_GT(work, 0);
+  bool prepare(int64_t* work) override {
+    EXPECT_GT(*work, 0);
     return ++asked_ % 3 == 0;
   }
 

@@ -212,16 +212,20 @@ class GrammarConstraint : public TokenConstraint {
     ends_ = grammar_.matcher->may_end(state_);
   }
 
-  bool prepare(int64_t work) override {
+  bool prepare(int64_t* work) override {
     const std::lock_guard lock(grammar_.mutex);
+    if (*work <= 0 && generation_ != grammar_.generation) return false;
+    const int64_t begin = grammar_.matcher->work(), left = *work;
+    bool ready = true;
     try {
       refresh();
-      const bool ready = grammar_.matcher->prepare_mask(state_, work);
-      grammar_.count_bytes();
-      return ready;
+      ready = grammar_.matcher->prepare_mask(state_, work);
     } catch (const Error&) {
-      return true;  // allow() throws it again
+      // allow() throws it again.
     }
+    *work = left - (grammar_.matcher->work() - begin);
+    grammar_.count_bytes();
+    return ready;
   }
 
   void begin_with_reasoning(bool is_open, const std::vector<int32_t>& ends) override {
@@ -345,7 +349,8 @@ std::shared_ptr<JsonGrammar> JsonGrammar::of_tools(
 
 std::shared_ptr<TokenConstraint> JsonGrammar::constraint() {
   auto made = std::make_shared<GrammarConstraint>(shared_from_this());
-  made->prepare(std::numeric_limits<int64_t>::max());  // here, and not in a step of the engine
+  int64_t work = std::numeric_limits<int64_t>::max();
+  made->prepare(&work);  // here, and not in a step of the engine
   return made;
 }
 

@@ -15,6 +15,7 @@ constexpr size_t kMaxStacks = 5'000;         // of one state: a row of its trans
 constexpr int64_t kMaxStateWork = 200'000;   // expressions entered to make one state
 constexpr int64_t kMaxReadWork = 1'000'000;  // of a text that is read again, and of each byte:
 constexpr int64_t kReadWorkOfByte = 32;
+constexpr int64_t kMaxWork = int64_t{1} << 40;  // of one call; sums with it do not overflow
 constexpr uint32_t kNodesPerWork = 8;      // nodes of the vocabulary that cost as much as a stack
 constexpr uint32_t kNodesPerCheck = 1024;  // between two looks at the work of a part
 
@@ -267,7 +268,7 @@ void Matcher::fill_row(const std::vector<StackId>& stacks, Row* row) {
     }
   }
   StateId to = kDead;
-  const int64_t most = total_work_ + kMaxMaskWork;
+  const int64_t most = total_work_ + kMaxRowWork;
   for (size_t byte = 0; byte < 256; ++byte) {
     if (cut[byte]) {
       if (total_work_ > most) {
@@ -285,7 +286,8 @@ void Matcher::fill_row(const std::vector<StackId>& stacks, Row* row) {
 }
 
 std::span<const uint32_t> Matcher::mask(StateId id) {
-  prepare_mask(id, std::numeric_limits<int64_t>::max());
+  int64_t work = std::numeric_limits<int64_t>::max();
+  prepare_mask(id, &work);
   return states_[id].mask;
 }
 
@@ -304,12 +306,19 @@ const Matcher::Row* Matcher::row_of_walk(StateId id, Walk* walk) {
   return made;
 }
 
-bool Matcher::prepare_mask(StateId id, int64_t work) {
+bool Matcher::prepare_mask(StateId id, int64_t* work) {
+  if (!states_[id].mask.empty()) return true;
+  if (*work <= 0) return false;
+  const int64_t begin = total_work_;
+  const bool complete = walk_on(id, total_work_ + std::min(*work, kMaxWork));
+  *work -= total_work_ - begin;
+  return complete;
+}
+
+bool Matcher::walk_on(StateId id, int64_t most) {
   State& state = states_[id];  // a deque keeps its elements in place
-  if (!state.mask.empty()) return true;
   const std::vector<GrammarVocabulary::Node>& nodes = vocabulary_.nodes();
   const std::vector<int32_t>& tokens = vocabulary_.tokens();
-  const int64_t begin = total_work_;
   std::unique_ptr<Walk> owned = std::move(state.walk);  // an error ends it
   if (!owned) {
     owned = std::make_unique<Walk>();
@@ -338,7 +347,7 @@ bool Matcher::prepare_mask(StateId id, int64_t work) {
     if (visited % kNodesPerCheck == 0) {
       total_work_ += kNodesPerCheck / kNodesPerWork;
     }
-    if (total_work_ - begin > work && walk.node < count) {
+    if (total_work_ > most && walk.node < count) {
       state.walk = std::move(owned);
       return false;
     }

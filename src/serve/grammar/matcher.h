@@ -37,12 +37,12 @@ class Matcher {
   /// Tokens that may come next, as bits; mask_words() of the vocabulary. Valid until clear().
   /// Throws Error (kRun) where the mask takes more than kMaxMaskWork, whatever is cached of it.
   std::span<const uint32_t> mask(StateId state);
-  /// Makes a part of the mask, by about so much work. Returns whether the mask is complete; throws
-  /// Error as mask() does.
-  bool prepare_mask(StateId state, int64_t work);
+  /// Makes a part of the mask, and takes its work off `work`, which may fall somewhat below 0; then
+  /// nothing is done. Returns whether the mask is complete; throws Error as mask() does.
+  bool prepare_mask(StateId state, int64_t* work);
 
-  /// Bound of the work of one mask, some 20 ms.
-  static constexpr int64_t kMaxMaskWork = 1'000'000;
+  /// Bounds of the work of one mask, some 0.2 s, and of the part of it that is made at once.
+  static constexpr int64_t kMaxMaskWork = 8'000'000, kMaxRowWork = 1'000'000;
   /// Work so far: stacks advanced by a byte, and expressions entered.
   int64_t work() const { return total_work_; }
 
@@ -90,6 +90,8 @@ class Matcher {
 
   const Row& row(StateId state);
   void fill_row(const std::vector<StackId>& stacks, Row* row);
+  /// Goes on with a mask's walk until total_work_ is above `most`. Returns whether it is complete.
+  bool walk_on(StateId state, int64_t most);
   /// Returns the row of a state that a mask's walk comes to, and counts its work.
   const Row* row_of_walk(StateId state, Walk* walk);
   StackId push(ExprId expr, uint32_t place, StackId below);

@@ -274,7 +274,8 @@ TEST(SchemaRefusals, MasksOfHostileSchemasAreBounded) {
     return text;
   };
   // A state's row is made whole.
-  constexpr int64_t kMost = 2 * serve::grammar::Matcher::kMaxMaskWork + 400'000;
+  using serve::grammar::Matcher;
+  constexpr int64_t kMost = Matcher::kMaxMaskWork + Matcher::kMaxRowWork + 400'000;
   std::string ended;
   // Strings of all lengths are one expression, and cost nothing.
   EXPECT_LT(most_work_of_masks(branches(1900, 5000, same), &ended), 100'000);
@@ -306,8 +307,8 @@ TEST(SchemaRefusals, MasksAreMadeInParts) {
   const std::string text = "{\"a";
   const auto of_whole = whole.step(whole.start(), text), of_cut = cut.step(cut.start(), text);
   int64_t rounds = 0;
-  while (!cut.prepare_mask(of_cut, 200)) {
-    cut.prepare_mask(cut.start(), 100);
+  for (int64_t work = 200, less = 100; !cut.prepare_mask(of_cut, &work); work = 200, less = 100) {
+    cut.prepare_mask(cut.start(), &less);
     ASSERT_LT(++rounds, 100'000);
   }
   EXPECT_GT(rounds, 3);
