@@ -15,7 +15,7 @@ namespace hocket::serve {
 namespace {
 
 constexpr const char* kWhere = "request";
-constexpr int64_t kMaskWork = 250'000;  // of the masks of a step, some 10 ms
+constexpr int64_t kMaskWork = 250'000;  // of the masks of a step, 10 to 20 ms
 
 void expect_range(const char* what, double value, double least, double most) {
   if (!(value >= least && value <= most)) {

@@ -41,7 +41,7 @@ class Matcher {
   /// nothing is done. Returns whether the mask is complete; throws Error as mask() does.
   bool prepare_mask(StateId state, int64_t* work);
 
-  /// Bounds of the work of one mask, some 0.2 s, and of the part of it that is made at once.
+  /// Bounds of the work of one mask, some 0.6 s, and of the part of it that is made at once.
   static constexpr int64_t kMaxMaskWork = 8'000'000, kMaxRowWork = 1'000'000;
   /// Work so far: stacks advanced by a byte, and expressions entered.
   int64_t work() const { return total_work_; }
