@@ -76,7 +76,9 @@ class Builder : public nlohmann::json_sax<Document> {
       return false;
     }
     if (exact_ && stack_.back()->size() == kMaxOrderedKeys) {
-      return beyond(fmt::format("an object has more than {} keys", kMaxOrderedKeys));
+      return beyond(fmt::format("{} has more than {} keys, the most of an object",
+                                names_.back().empty() ? "an object" : quote(names_.back(), 60),
+                                kMaxOrderedKeys));
     }
     key_ = std::move(name);
     return true;
@@ -121,17 +123,25 @@ class Builder : public nlohmann::json_sax<Document> {
     if (static_cast<int>(stack_.size()) >= max_depth_) {
       return beyond(fmt::format("nested too deep; expected at most {} levels", max_depth_));
     }
+    if (exact_) {
+      const bool is_member = !stack_.empty() && stack_.back()->is_object();
+      names_.push_back(is_member ? key_ : "");
+    }
     stack_.push_back(place(std::move(v)));
     return true;
   }
   bool close() {
     stack_.pop_back();
+    if (exact_) {
+      names_.pop_back();
+    }
     return true;
   }
 
   const int max_depth_;
   const bool exact_;
   std::vector<Document*> stack_;
+  std::vector<std::string> names_;  // of what is open, if `exact`; "": it has none
   std::string key_;
 };
 

@@ -44,6 +44,13 @@ struct Sampling {
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
+  /// Does a part of the work of allow(), and takes it off `work` (units of
+  /// serve/grammar/matcher.h); none unless that is above 0. Returns whether allow() is now quick,
+  /// or is to report an error.
+  virtual bool prepare(int64_t* /*work*/) { return true; }
+  /// Lets reasoning come before the text, up to </think>: `is_open`, or from the token <think> on.
+  /// `ends` are tokens that end a text, and which reasoning has not. Requires: no token came yet.
+  virtual void begin_with_reasoning(bool /*is_open*/, const std::vector<int32_t>& /*ends*/) {}
   /// Sets the bits of the tokens that may come next (bit i % 32 of word i / 32); `mask` is zero.
   /// The end of a text is not among them: see may_end.
   virtual void allow(std::span<uint32_t> mask) = 0;
@@ -58,7 +65,7 @@ struct Request {
   Sampling sampling;
   std::vector<std::string> stops;    ///< each ends the text wherever tokens meet
   std::vector<int32_t> stop_tokens;  ///< each ends the text, and is no part of it
-  bool include_stop = false;         ///< the text keeps its stop string
+  bool include_stop = false;         ///< the text keeps its stop string, or its stop token's text
   int64_t max_tokens = 16;           ///< at least 0; 0: only the prompt is read
   int64_t min_tokens = 0;            ///< stop tokens are not drawn before so many tokens
   /// Number of alternatives that are reported with every token, with log-probabilities; -1: none,

@@ -17,6 +17,7 @@ namespace hocket::serve {
 namespace {
 
 constexpr const char* kWhere = "request";
+constexpr int64_t kMaskWork = 250'000;  // of the masks of a step, 10 to 20 ms
 
 void expect_range(const char* what, double value, double least, double most) {
   if (!(value >= least && value <= most)) {
@@ -175,6 +176,7 @@ Stats Scheduler::stats() const {
 bool Scheduler::step() {
   std::vector<Planned> planned = plan();
   if (planned.empty()) {
+    if (masks_missing_) return true;
     HOCKET_CHECK(idle(), "{} requests wait and {} run, and none can go on", waiting_.size(),
                  running_.size());
     return false;
@@ -216,6 +218,7 @@ std::vector<Scheduler::Planned> Scheduler::plan() {
   for (const SequencePtr& sequence : running_) {
     sequence->planned = false;
   }
+  prepare_masks();
   std::vector<Planned> planned;
   plan_running(true, &planned);
   if (!planned.empty() && decode_steps_left_ > 0) {
@@ -229,11 +232,34 @@ std::vector<Scheduler::Planned> Scheduler::plan() {
   return planned;
 }
 
+void Scheduler::prepare_masks() {
+  masks_missing_ = false;
+  std::vector<Sequence*> constrained;
+  for (const SequencePtr& sequence : running_) {
+    sequence->mask_missing = false;
+    if (sequence->request.constraint != nullptr && sequence->is_decoding()) {
+      constrained.push_back(sequence.get());
+    }
+  }
+  if (constrained.empty()) return;
+  // Another text is the first one in each step: it is sure to get on.
+  const auto first = static_cast<std::ptrdiff_t>(mask_turns_++ % constrained.size());
+  std::rotate(constrained.begin(), constrained.begin() + first, constrained.end());
+  int64_t left = kMaskWork, texts = std::ssize(constrained);
+  for (Sequence* sequence : constrained) {
+    const int64_t share = left / texts--;
+    int64_t work = share;
+    sequence->mask_missing = !sequence->request.constraint->prepare(&work);
+    masks_missing_ |= sequence->mask_missing;
+    left -= share - work;
+  }
+}
+
 void Scheduler::plan_running(bool decoding, std::vector<Planned>* planned) {
   // Preempting removes sequences behind the current one alone.
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
-    if (sequence.is_decoding() == decoding) {
+    if (sequence.is_decoding() == decoding && !sequence.mask_missing) {
       plan_tokens(sequence, planned);
     }
   }
@@ -555,6 +581,9 @@ void Scheduler::take_token(Sequence& sequence, const StepOutput& output, size_t 
   const bool may_stop = sequence.generated() >= request.min_tokens;
   if (may_stop && std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end()) {
     sequence.update.stop_token = token;
+    if (request.include_stop && sequence.text) {
+      sequence.text->append(sequence.token_text->next(token), /*may_stop=*/false);
+    }
     finish(sequence, Finish::stop);
     return;
   }

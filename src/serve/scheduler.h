@@ -68,6 +68,9 @@ class Scheduler {
   /// Chooses the tokens of the next step: running texts first, then prompts under way, then
   /// waiting requests, unless it is a step of running texts alone.
   std::vector<Planned> plan();
+  /// Has the constraints of running texts do a part of their work. A text whose mask is not ready
+  /// sits out the step, so that no constraint holds up the others.
+  void prepare_masks();
   void plan_running(bool decoding, std::vector<Planned>* planned);
   void plan_waiting(std::vector<Planned>* planned);
   /// Returns the partitions with a place for a sequence: those with pages for it first, so that no
@@ -127,6 +130,8 @@ class Scheduler {
   std::vector<int64_t> tokens_left_;
   int64_t rows_left_ = 0, changes_left_ = 0;
   int64_t decode_steps_left_ = 0;  ///< before prompts have tokens again
+  bool masks_missing_ = false;     ///< of some running text
+  size_t mask_turns_ = 0;          ///< steps that had constraints work
   Stats stats_;
 };
 

@@ -31,6 +31,7 @@ struct Scheduler::Sequence {
   int64_t reported_cached = 0;  ///< tokens found in the prefix cache when it was first started
   bool started = false;
   bool planned = false;          ///< for the next step
+  bool mask_missing = false;     ///< its constraint is not ready: it sits out the step
   bool prompt_reported = false;  ///< the prompt's log-probabilities were sent
 
   std::optional<StoppedText> text;  ///< none without a tokenizer

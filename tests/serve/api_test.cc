@@ -424,6 +424,115 @@ TEST_F(ApiTest, ForcedToolsBecomeConstraints) {
   EXPECT_EQ(error(400, "/v1/chat/completions", body + "}")["param"], "tool_choice");
 }
 
+/// Tells how its reasoning begins.
+class ReasoningConstraint final : public TokenConstraint {
+ public:
+  explicit ReasoningConstraint(std::string* told) : told_(told) {}
+  void allow(std::span<uint32_t> mask) override { std::ranges::fill(mask, ~uint32_t{0}); }
+  void accept(int32_t) override {}
+  bool may_end() const override { return true; }
+  void begin_with_reasoning(bool is_open, const std::vector<int32_t>& ends) override {
+    *told_ = fmt::format("{} {}", is_open ? "open" : "may begin", ends.at(0));
+  }
+
+ private:
+  std::string* const told_;
+};
+
+TEST_F(ApiTest, ConstrainedTextsMayReason) {
+  std::string told;
+  options.constraint = [&](const OrderedJson*) {
+    return std::make_shared<ReasoningConstraint>(&told);
+  };
+  service.set_reply("ab</think>\n\"abc\"");
+  const std::string body = R"({"messages": [{"role": "user", "content": "x"}],
+      "response_format": {"type": "json_object"}, "chat_template_kwargs": {"opening": )";
+  OrderedJson message = chat(body + R"("<think>\n"}})")["choices"][0]["message"];
+  EXPECT_EQ(told, "open 256");
+  EXPECT_EQ(message["reasoning"], "ab");
+  EXPECT_EQ(message["content"], "\"abc\"");
+  service.set_reply("<think>ab</think>\"abc\"");
+  message = chat(body + R"(""}})")["choices"][0]["message"];
+  EXPECT_EQ(told, "may begin 256");
+  EXPECT_EQ(message["reasoning"], "ab");
+  EXPECT_EQ(message["content"], "\"abc\"");
+  // The prompt has ended it.
+  told = "";
+  service.set_reply("\"abc\"");
+  message = chat(body + R"("<think>\n\n</think>\n\n"}})")["choices"][0]["message"];
+  EXPECT_EQ(told, "");
+  EXPECT_EQ(message["content"], "\"abc\"");
+}
+
+TEST_F(ApiTest, ReasoningAloneHasNoContent) {
+  service.set_reply("<think>ab");
+  const OrderedJson choice =
+      chat(R"({"messages": [{"role": "user", "content": "x"}]})")["choices"][0];
+  EXPECT_EQ(choice["message"]["reasoning"], "ab");
+  EXPECT_TRUE(choice["message"]["content"].is_null());
+}
+
+TEST_F(ApiTest, HiddenTokensHaveNoEventsOfTheirOwn) {
+  service.set_reply(R"(<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>)");
+  const std::string body = std::string("{") + kTools + R"(, "stream": true)";
+  const auto empty = [](const std::vector<OrderedJson>& events) {
+    return std::ranges::count_if(events, [](const OrderedJson& event) {
+      const OrderedJson& choice = event["choices"][0];
+      return choice["delta"].empty() && choice["finish_reason"].is_null();
+    });
+  };
+  EXPECT_EQ(empty(stream("/v1/chat/completions", body + "}")), 0);
+  // Their ids are asked for here.
+  EXPECT_GT(empty(stream("/v1/chat/completions", body + R"(, "return_token_ids": true})")), 0);
+}
+
+TEST(Api, ToolsThatTheTemplateLeavesOutAreRefused) {
+  FakeService service;
+  const data::Tokenizer tokenizer = byte_tokenizer();
+  const data::ChatTemplate without =
+      data::ChatTemplate::parse("{% for m in messages %}{{ m.content }}{% endfor %}", "test");
+  Api api(fake_options(), service, tokenizer, &without);
+  FakePeer peer;
+  HttpRequest request;
+  request.method = "POST";
+  request.path = "/v1/chat/completions";
+  for (const char* choice : {"\"auto\"", "\"required\""}) {
+    request.body = std::string("{") + kTools + ", \"tool_choice\": " + choice + "}";
+    const HttpResponse response = api.handle(request, peer);
+    EXPECT_EQ(response.status, 400) << response.body;
+    EXPECT_EQ(OrderedJson::parse(response.body)["error"]["param"], "tools");
+  }
+}
+
+/// Special tokens are left out of answers, but not those that mark reasoning.
+TEST(Api, MarksOfReasoningThatAreSpecialAreSeen) {
+  FakeService service;
+  data::TokenizerSpec spec = byte_tokenizer().spec();
+  for (const char* mark : {"<think>", "</think>"}) {
+    data::AddedToken added;
+    added.id = static_cast<int32_t>(spec.tokens.size());
+    added.text = mark;
+    added.special = true;
+    added.in_vocabulary = true;
+    spec.tokens.emplace_back(mark);
+    spec.added.push_back(added);
+  }
+  const data::Tokenizer tokenizer(std::move(spec));
+  const data::ChatTemplate chat_template = plain_template();
+  ApiOptions options = fake_options();
+  HttpRequest request;
+  request.method = "POST";
+  request.path = "/v1/chat/completions";
+  request.body = R"({"messages": [{"role": "user", "content": "x"}]})";
+  FakePeer peer;
+  for (const bool splits : {true, false}) {
+    options.splits_reasoning = splits;
+    Api api(options, service, tokenizer, &chat_template);
+    EXPECT_EQ(api.handle(request, peer).status, 200);
+    EXPECT_EQ(service.requests().back().answer, !splits);
+  }
+}
+
 TEST_F(ApiTest, RefusesWithOpenAisErrors) {
   EXPECT_EQ(error(404, "/v1/completions", R"({"model": "other", "prompt": "a"})")["code"],
             "model_not_found");
@@ -492,6 +601,10 @@ TEST_F(ApiTest, TokenizesAndDetokenizes) {
             "add_special_token is no field that this path knows; try add_special_tokens");
   EXPECT_EQ(unknown["param"], "add_special_token");
   EXPECT_EQ(error(400, "/detokenize", R"({"tokens": [97], "prompt": "a"})")["param"], "prompt");
+  EXPECT_EQ(json_of(ask("/tokenize", {{"prompt", ""}}))["count"], 0);
+  const OrderedJson both =
+      error(400, "/tokenize", R"({"prompt": "a", "messages": [{"role": "user", "content": "x"}]})");
+  EXPECT_EQ(both["message"], "prompt and messages exclude each other");
   EXPECT_EQ(error(404, "/tokenize", R"({"prompt": "a", "model": "x"})")["code"], "model_not_found");
   EXPECT_EQ(ask("/tokenize", {{"prompt", "a"}, {"model", "alias"}}).status, 200);
   EXPECT_EQ(get("/tokenizer_info")["eos_token"], "<|end|>");

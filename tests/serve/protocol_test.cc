@@ -181,12 +181,63 @@ TEST(Protocol, ReadsPromptsOfEveryForm) {
 }
 
 // OpenAI's default, and what vLLM makes of null.
+TEST(Protocol, FormatsHaveNoKeysThatAreIgnored) {
+  OrderedJson body = minimal(Endpoint::chat);
+  body["response_format"] = OrderedJson::parse(
+      R"({"type": "json_object", "schema": {"properties": {"a": {"const": 1}}}})");
+  const ChatCall call = parse_chat(body, limits_of_tests());
+  EXPECT_EQ(call.rule.kind, JsonRule::Kind::schema);
+  EXPECT_EQ(call.rule.schema->dump(), R"({"properties":{"a":{"const":1}}})");
+  for (const auto& [format, param] : std::vector<std::pair<const char*, const char*>>{
+           {R"({"type": "text", "json_schema": {"a": 1}})", "response_format.json_schema"},
+           {R"({"type": "json_object", "grammar": "x"})", "response_format.grammar"},
+           {R"({"type": "json_object", "schema": 3})", "response_format.schema"},
+           {R"({"type": "json_schema", "json_schema": {"schema": {}}, "schema": {}})",
+            "response_format.schema"},
+           {R"({"type": "json_schema", "json_schema": {"schema": {}, "scheme": {}}})",
+            "response_format.json_schema.scheme"}}) {
+    EXPECT_EQ(refusal_of(Endpoint::chat, "response_format", format).param, param) << format;
+  }
+  const char* full = R"({"type": "json_schema", "json_schema": {"name": "n", "strict": true,
+                         "description": "d", "schema": {}}})";
+  EXPECT_EQ(refusal_of(Endpoint::chat, "response_format", full).status, 0);
+}
+
+TEST(Protocol, RefusalsNameTheLimitOrTheType) {
+  std::string bias;
+  for (int i = 0; i < 10'001; ++i) {
+    bias += "\"" + std::to_string(i) + "\": 1,";
+  }
+  bias.pop_back();
+  try {
+    parse_body("{\"prompt\": \"a\", \"logit_bias\": {" + bias + "}}");
+    FAIL() << "it is accepted";
+  } catch (const Refusal& refusal) {
+    EXPECT_NE(refusal.message.find("'logit_bias' has more than 10000 keys"), std::string::npos)
+        << refusal.message;
+  }
+  OrderedJson body = minimal(Endpoint::chat);
+  body["tools"] = OrderedJson::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+  body["tool_choice"] = {{"type", "allowed_tools"}};
+  Refusal refusal = refusal_of(Endpoint::chat, body);
+  EXPECT_EQ(refusal.param, "tool_choice.type");
+  EXPECT_NE(refusal.message.find("allowed_tools"), std::string::npos) << refusal.message;
+  refusal = refusal_of(Endpoint::completions, "prompt", "[]");
+  EXPECT_NE(refusal.message.find("empty"), std::string::npos) << refusal.message;
+}
+
 TEST(Protocol, NullTakesTheDefaultOfMaxTokens) {
   const OrderedJson text = OrderedJson::parse(R"({"prompt": "a", "max_tokens": null})");
   EXPECT_EQ(parse_completion(text, limits_of_tests()).max_tokens, 16);
   OrderedJson chat = minimal(Endpoint::chat);
   chat["max_tokens"] = nullptr;
   EXPECT_FALSE(parse_chat(chat, limits_of_tests()).max_tokens.has_value());
+  // The model's files have a smaller one.
+  CallLimits limits = limits_of_tests();
+  limits.max_tokens = 7;
+  EXPECT_EQ(parse_completion(text, limits).max_tokens, 7);
+  limits.max_tokens = 70;
+  EXPECT_EQ(parse_completion(text, limits).max_tokens, 16);
 }
 
 TEST(Protocol, ReadsMessagesAsTemplatesExpectThem) {
@@ -200,7 +251,7 @@ TEST(Protocol, ReadsMessagesAsTemplatesExpectThem) {
   const OrderedJson& messages = *call.messages;
   EXPECT_EQ(messages[0]["content"].dump(),
             R"([{"type":"text","text":"a"},{"type":"text","text":"b"}])");
-  EXPECT_TRUE(messages[1]["content"].is_null());
+  EXPECT_EQ(messages[1]["content"], "");  // templates concatenate it
   EXPECT_EQ(messages[1]["tool_calls"][0]["function"]["arguments"].dump(), R"({"z":1,"a":2})");
   EXPECT_EQ(messages[1]["reasoning_content"], "r");
   EXPECT_FALSE(messages[3].contains("tool_calls"));

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/rng.h"
+#include "data/tokenizer/tokenizer.h"
 #include "serve/engine.h"
 #include "serve/scheduler.h"
 
@@ -585,6 +586,69 @@ TEST(Scheduler, EndsWhereAConstraintAllowsNoMore) {
   run(scheduler);
   EXPECT_EQ(result.finish, Finish::stop);
   EXPECT_EQ(result.tokens.size(), 4u);
+}
+
+/// Even, and not ready for each token until the third time it is asked.
+class SlowEven final : public Even {
+ public:
+  bool prepare(int64_t* work) override {
+    EXPECT_GT(*work, 0);
+    return ++asked_ % 3 == 0;
+  }
+
+ private:
+  int asked_ = 0;
+};
+
+TEST(Scheduler, ATextWhoseMaskIsNotReadySitsOutTheStep) {
+  const StepLimits limits{.tokens = 64, .sequences = 4, .longest = 160, .pages = 8, .rows = 8};
+  const auto constrained = [] {
+    Request one = request(prompt(5), 20);
+    one.constraint = std::make_shared<SlowEven>();
+    return one;
+  };
+  PagedStepper stepper(limits);
+  Scheduler scheduler(stepper, nullptr, {});
+  Result slow, beside;
+  scheduler.submit(1, constrained(), into(slow));
+  scheduler.submit(2, request(prompt(5, 3), 6), into(beside));
+  run(scheduler);
+  EXPECT_EQ(slow.tokens, PagedStepper::text(prompt(5), 4));
+  EXPECT_EQ(slow.finish, Finish::stop);
+  EXPECT_EQ(beside.tokens, PagedStepper::text(prompt(5, 3), 6));
+  // The other text has a token in each of six steps. The slow one has them in steps 1 and 4, and
+  // then waits for each mask without steps of the model.
+  EXPECT_EQ(stepper.steps, 6 + 3);
+  PagedStepper other(limits);
+  Scheduler alone(other, nullptr, {});
+  Result again;
+  alone.submit(1, constrained(), into(again));
+  run(alone);
+  EXPECT_EQ(again.tokens, slow.tokens);
+  EXPECT_EQ(other.steps, 5);
+}
+
+TEST(Scheduler, ATextKeepsItsStopTokenWhereStopsAreKept) {
+  data::TokenizerSpec spec;
+  for (int64_t i = 0; i < kVocab; ++i) {
+    spec.tokens.push_back("<" + std::to_string(i) + ">");
+  }
+  const data::Tokenizer tokenizer(std::move(spec));
+  const std::vector<int32_t> text = PagedStepper::text(prompt(5), 20);
+  const auto ended = [&](bool keeps) {
+    PagedStepper stepper({.tokens = 64, .sequences = 4, .longest = 160, .pages = 8, .rows = 8});
+    Scheduler scheduler(stepper, &tokenizer, {});
+    Request one = request(prompt(5), 20);
+    one.stop_tokens = {text[2]};
+    one.include_stop = keeps;
+    std::string out;
+    scheduler.submit(1, one, [&](const Update& update) { out += update.text; });
+    run(scheduler);
+    return out;
+  };
+  const std::string before = "<" + std::to_string(text[0]) + "><" + std::to_string(text[1]) + ">";
+  EXPECT_EQ(ended(false), before);
+  EXPECT_EQ(ended(true), before + "<" + std::to_string(text[2]) + ">");
 }
 
 /// Token 0 alone, without an end.

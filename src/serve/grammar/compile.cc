@@ -2,6 +2,7 @@
 #include "serve/grammar/compile.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 
@@ -17,6 +18,41 @@ constexpr size_t kMaxMembers = 4'000;         // of one object; all that may com
 bool is_ascii(const std::string& text) {
   return std::all_of(text.begin(), text.end(),
                      [](char c) { return static_cast<uint8_t>(c) < 0x80; });
+}
+
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+constexpr int32_t kMaxUnionStates = 2'000;       // of automata that are made one
+constexpr int64_t kMaxUnionWork = 4'000'000;     // edges of all unions of one value
+constexpr int64_t kFailedUnionWork = 1'000'000;  // counted for one with too many states
+
+/// Merges ranges of lengths that overlap or touch.
+std::vector<std::pair<int64_t, int64_t>> merged(std::vector<std::pair<int64_t, int64_t>> ranges) {
+  std::sort(ranges.begin(), ranges.end());
+  std::vector<std::pair<int64_t, int64_t>> out;
+  for (const auto& [least, most] : ranges) {
+    if (!out.empty() && (out.back().second == kNoLimit || least <= out.back().second + 1)) {
+      out.back().second = std::max(out.back().second, most);
+    } else {
+      out.emplace_back(least, most);
+    }
+  }
+  return out;
+}
+
+/// Makes an automaton one with the last of others, so that one text is not read in many ways; it
+/// stays apart where their union has too many states, or unions took too much work.
+void add_to_union(CharDfa dfa, std::vector<CharDfa>* all, int64_t* work) {
+  const bool may_fit = !all->empty() && all->back().states() + dfa.states() <= kMaxUnionStates;
+  if (may_fit && *work < kMaxUnionWork) {
+    std::optional<CharDfa> both = dfa_combine(all->back(), dfa, DfaOp::either);
+    if (both && both->states() <= kMaxUnionStates) {
+      *work += std::ssize(both->next);
+      all->back() = *std::move(both);
+      return;
+    }
+    *work += kFailedUnionWork;
+  }
+  all->push_back(std::move(dfa));
 }
 
 /// Returns how many more may come; -1: any number.
@@ -127,9 +163,18 @@ ExprId SchemaCompiler::value(const Goal& goal) {
 
 ExprId SchemaCompiler::body(const Goal& goal) {
   std::vector<ExprId> parts;
+  std::vector<const Flat*> texts;
   for (const Flat& each : reader_.alternatives(goal)) {
     reader_.require_one(each);
-    parts.push_back(flat(each));
+    if (each.values || (each.written_types() & ~kString) != 0) {
+      parts.push_back(flat(each));
+    }
+    if (!each.values && (each.written_types() & kString) != 0) {
+      texts.push_back(&each);
+    }
+  }
+  if (!texts.empty()) {
+    parts.push_back(strings(texts));
   }
   return g_.choice(std::move(parts));
 }
@@ -148,9 +193,6 @@ ExprId SchemaCompiler::flat(const Flat& flat) {
   if ((types & (kInteger | kReal)) != 0) {
     parts.push_back(number(flat));
   }
-  if ((types & kString) != 0) {
-    parts.push_back(string(flat));
-  }
   if ((types & kArray) != 0) {
     parts.push_back(array(flat));
   }
@@ -165,13 +207,19 @@ ExprId SchemaCompiler::values(const Flat& flat) {
   std::vector<std::string> texts;
   Flat others = flat;
   others.values.reset();
+  std::vector<std::string> numbers;
   for (const Schema& value : *flat.values) {
-    if (!reader_.matches(others, value)) continue;
+    if (!reader_.matches(others, value) || !reader_.has_formats(flat, value)) continue;
     if (value.is_string()) {
       texts.push_back(value.get<std::string>());
+    } else if (value.is_number()) {
+      numbers.push_back(value.dump());
     } else {
       parts.push_back(parts_.constant(value));
     }
+  }
+  if (!numbers.empty()) {
+    parts.push_back(g_.texts(std::move(numbers)));
   }
   if (!texts.empty()) {
     parts.push_back(parts_.quoted(g_.texts(std::move(texts))));
@@ -186,12 +234,26 @@ ExprId SchemaCompiler::number(const Flat& flat) {
   return g_.dfa(number_dfa(flat.numbers, integers, flat.where));
 }
 
-ExprId SchemaCompiler::string(const Flat& flat) {
-  if (const std::optional<CharDfa> dfa = reader_.string_dfa(flat, /*lengths=*/false)) {
-    return parts_.quoted(g_.dfa(*dfa));
+ExprId SchemaCompiler::strings(const std::vector<const Flat*>& texts) {
+  std::vector<CharDfa> dfas;
+  int64_t work = 0;
+  std::vector<std::pair<int64_t, int64_t>> lengths;  // least and most
+  for (const Flat* flat : texts) {
+    const bool none = flat->max_length >= 0 && flat->max_length < flat->min_length;
+    if (std::optional<CharDfa> dfa = reader_.string_dfa(*flat, /*lengths=*/false)) {
+      add_to_union(*std::move(dfa), &dfas, &work);
+    } else if (!none) {
+      lengths.emplace_back(flat->min_length, flat->max_length < 0 ? kNoLimit : flat->max_length);
+    }
   }
-  if (flat.max_length >= 0 && flat.max_length < flat.min_length) return g_.nothing();
-  return parts_.quoted(g_.repeat(g_.any_char(), flat.min_length, flat.max_length));
+  std::vector<ExprId> parts;
+  for (const CharDfa& dfa : dfas) {
+    parts.push_back(g_.dfa(dfa));
+  }
+  for (const auto& [least, most] : merged(std::move(lengths))) {
+    parts.push_back(g_.repeat(g_.any_char(), least, most == kNoLimit ? -1 : most));
+  }
+  return parts.empty() ? g_.nothing() : parts_.quoted(g_.choice(std::move(parts)));
 }
 
 ExprId SchemaCompiler::array(const Flat& flat) {

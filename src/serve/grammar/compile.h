@@ -68,7 +68,8 @@ class SchemaCompiler {
   ExprId flat(const Flat& flat);
   ExprId values(const Flat& flat);
   ExprId number(const Flat& flat);
-  ExprId string(const Flat& flat);
+  /// Strings of any of these: those of one kind are one expression, not a choice of many.
+  ExprId strings(const std::vector<const Flat*>& texts);
   ExprId array(const Flat& flat);
   ExprId object(const Flat& flat);
   std::vector<Member> members(const Flat& flat, std::vector<std::string>* names);

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -13,6 +15,7 @@
 #include "serve/grammar/compile.h"
 #include "serve/grammar/grammar.h"
 #include "serve/grammar/matcher.h"
+#include "serve/grammar/reasoning.h"
 #include "serve/grammar/schema.h"
 
 namespace hocket::serve::grammar {
@@ -209,13 +212,41 @@ class GrammarConstraint : public TokenConstraint {
     ends_ = grammar_.matcher->may_end(state_);
   }
 
+  bool prepare(int64_t* work) override {
+    const std::lock_guard lock(grammar_.mutex);
+    if (*work <= 0 && generation_ != grammar_.generation) return false;
+    const int64_t begin = grammar_.matcher->work(), left = *work;
+    bool ready = true;
+    try {
+      refresh();
+      ready = grammar_.matcher->prepare_mask(state_, work);
+    } catch (const Error&) {
+      // allow() throws it again.
+    }
+    *work = left - (grammar_.matcher->work() - begin);
+    grammar_.count_bytes();
+    return ready;
+  }
+
+  void begin_with_reasoning(bool is_open, const std::vector<int32_t>& ends) override {
+    reasoning_.emplace(*grammar_.vocabulary, is_open, ends);
+  }
+
   void allow(std::span<uint32_t> mask) override {
+    if (reasons()) {
+      reasoning_->allow(mask);
+      return;
+    }
     const std::lock_guard lock(grammar_.mutex);
     refresh();
     const std::span<const uint32_t> all = grammar_.matcher->mask(state_);
     grammar_.count_bytes();
     const size_t words = std::min(mask.size(), all.size());
     std::copy_n(all.begin(), words, mask.begin());
+    if (reasoning_) {
+      reasoning_->allow(mask);
+      return;
+    }
     const bool stuck = !ends_ && std::all_of(all.begin(), all.begin() + static_cast<int64_t>(words),
                                              [](uint32_t word) { return word == 0; });
     if (stuck) {
@@ -227,11 +258,31 @@ class GrammarConstraint : public TokenConstraint {
   }
 
   void accept(int32_t token) override {
-    const std::string_view bytes = grammar_.vocabulary->bytes(token);
+    std::string_view bytes = grammar_.vocabulary->bytes(token);
+    std::string rest;  // behind the reasoning
+    if (reasoning_) {
+      const bool begun = reasons();
+      const std::optional<std::string> behind = reasoning_->take(token);
+      if (!behind) return;
+      reasoning_.reset();
+      if (begun) {
+        rest = *behind;
+        if (rest.empty()) return;
+        bytes = rest;
+      }
+    }
     const std::lock_guard lock(grammar_.mutex);
+    // Not in prepare(), as allow() would then have its work to do again.
+    if (grammar_.is_full()) {
+      grammar_.forget();
+    }
     refresh();
     const grammar::Matcher::StateId next = grammar_.matcher->step(state_, bytes);
     grammar_.count_bytes();
+    if (next == grammar::Matcher::kDead && !rest.empty()) {
+      fail_run("json grammar", "{} follows </think> in one token, and begins no valid text",
+               quote(rest));
+    }
     HOCKET_CHECK(!bytes.empty() && next != grammar::Matcher::kDead, "token {} was not allowed",
                  token);
     state_ = next;
@@ -239,15 +290,15 @@ class GrammarConstraint : public TokenConstraint {
     text_ += bytes;
   }
 
-  bool may_end() const override { return ends_; }
+  bool may_end() const override { return ends_ && !reasons(); }
 
  private:
-  /// Finds the state of the text again if the states were forgotten, and has them forgotten if
-  /// there are too many.
+  /// Returns whether the text is within its reasoning.
+  bool reasons() const {
+    return reasoning_ && reasoning_->state() == grammar::Reasoning::State::running;
+  }
+  /// Finds the state of the text again if the states were forgotten.
   void refresh() {
-    if (grammar_.is_full()) {
-      grammar_.forget();
-    }
     if (generation_ == grammar_.generation) return;
     const int64_t before = grammar_.counted;
     state_ = grammar_.matcher->read(text_);
@@ -258,7 +309,8 @@ class GrammarConstraint : public TokenConstraint {
 
   std::shared_ptr<JsonGrammar> owner_;
   JsonGrammar::Impl& grammar_;
-  std::string text_;  // bytes of the accepted tokens
+  std::optional<grammar::Reasoning> reasoning_;  // none: there is none, or it is over
+  std::string text_;                             // bytes of the accepted tokens behind it
   grammar::Matcher::StateId state_ = grammar::Matcher::kDead;
   uint64_t generation_ = 0;
   bool ends_ = false;
@@ -296,7 +348,10 @@ std::shared_ptr<JsonGrammar> JsonGrammar::of_tools(
 }
 
 std::shared_ptr<TokenConstraint> JsonGrammar::constraint() {
-  return std::make_shared<GrammarConstraint>(shared_from_this());
+  auto made = std::make_shared<GrammarConstraint>(shared_from_this());
+  int64_t work = std::numeric_limits<int64_t>::max();
+  made->prepare(&work);  // here, and not in a step of the engine
+  return made;
 }
 
 const std::vector<std::string>& JsonGrammar::warnings() const { return impl_->warnings; }

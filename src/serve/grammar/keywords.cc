@@ -12,7 +12,8 @@ using enum KeywordUse;
 
 constexpr Keyword kKeywords[] = {
     {"type", enforced, "a name or a list; without it, the types that the other keywords are about"},
-    {"enum", enforced, "values that the other keywords refuse are left out"},
+    {"enum", enforced,
+     "values that the other keywords, or the table of formats, refuse are left out"},
     {"const", enforced, ""},
     {"properties", enforced, "written in the order of the schema"},
     {"required", enforced, "names without a schema of their own come last"},

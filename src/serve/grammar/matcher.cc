@@ -2,6 +2,7 @@
 #include "serve/grammar/matcher.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -10,8 +11,19 @@
 namespace hocket::serve::grammar {
 namespace {
 
-constexpr size_t kMaxStacks = 20'000;       // of one state
-constexpr int64_t kMaxStateWork = 200'000;  // expressions entered to make one state
+constexpr size_t kMaxStacks = 5'000;         // of one state: a row of its transitions is made whole
+constexpr int64_t kMaxStateWork = 200'000;   // expressions entered to make one state
+constexpr int64_t kMaxReadWork = 1'000'000;  // of a text that is read again, and of each byte:
+constexpr int64_t kReadWorkOfByte = 32;
+constexpr int64_t kMaxWork = int64_t{1} << 40;  // of one call; sums with it do not overflow
+constexpr uint32_t kNodesPerWork = 8;      // nodes of the vocabulary that cost as much as a stack
+constexpr uint32_t kNodesPerCheck = 1024;  // between two looks at the work of a part
+
+[[noreturn]] void refuse_mask() {
+  fail_run("json grammar",
+           "too many ways to read the next token; try fewer branches of anyOf, or branches that "
+           "begin with different properties");
+}
 
 }  // namespace
 
@@ -59,7 +71,14 @@ Matcher::StateId Matcher::step(StateId state, std::string_view bytes) {
 
 Matcher::StateId Matcher::read(std::string_view text) {
   std::vector<StackId> stacks = states_[start_].stacks;
+  const int64_t most = total_work_ + kMaxReadWork + kReadWorkOfByte * std::ssize(text);
   for (char c : text) {
+    if (total_work_ > most) {
+      fail_run("json grammar",
+               "text of {} bytes takes too much work to be read again; try a schema whose branches "
+               "of anyOf begin with different properties",
+               text.size());
+    }
     found_.clear();
     work_ = 0;
     for (StackId stack : stacks) {
@@ -105,6 +124,7 @@ void Matcher::leave(StackId below) {
 void Matcher::enter(ExprId expr, uint32_t place, StackId below) {
   const Expr& e = grammar_.expr(expr);
   if (!e.productive) return;
+  ++total_work_;
   if (++work_ > kMaxStateWork) {
     fail_run("json grammar",
              "one byte of the text leads to more than {} expressions; try a "
@@ -174,6 +194,7 @@ void Matcher::enter_machine(const Expr& e, ExprId expr, uint32_t at, StackId bel
 
 void Matcher::advance(StackId stack, uint8_t byte) {
   if (stack == kEmpty) return;
+  ++total_work_;
   const Frame frame = frames_[stack];
   const Expr& e = grammar_.expr(frame.expr);
   if (e.kind == Expr::Kind::text) {
@@ -218,9 +239,11 @@ Matcher::StateId Matcher::state_of_found() {
 const Matcher::Row& Matcher::row(StateId id) {
   State& state = states_[id];  // a deque keeps its elements in place
   if (!state.row) {
+    const int64_t before = total_work_;
     auto made = std::make_unique<Row>();
     fill_row(state.stacks, made.get());
     state.row = std::move(made);
+    state.row_work = total_work_ - before;
     bytes_ += sizeof(Row);
   }
   return *state.row;
@@ -245,8 +268,12 @@ void Matcher::fill_row(const std::vector<StackId>& stacks, Row* row) {
     }
   }
   StateId to = kDead;
+  const int64_t most = total_work_ + kMaxRowWork;
   for (size_t byte = 0; byte < 256; ++byte) {
     if (cut[byte]) {
+      if (total_work_ > most) {
+        refuse_mask();
+      }
       found_.clear();
       work_ = 0;
       for (StackId stack : stacks) {
@@ -259,33 +286,75 @@ void Matcher::fill_row(const std::vector<StackId>& stacks, Row* row) {
 }
 
 std::span<const uint32_t> Matcher::mask(StateId id) {
-  if (!states_[id].mask.empty()) return states_[id].mask;
-  std::vector<uint32_t> mask(vocabulary_.mask_words(), 0);
+  int64_t work = std::numeric_limits<int64_t>::max();
+  prepare_mask(id, &work);
+  return states_[id].mask;
+}
+
+const Matcher::Row* Matcher::row_of_walk(StateId id, Walk* walk) {
+  const Row* made = &row(id);
+  if (walk->counted.size() <= id) {
+    walk->counted.resize(states_.size(), false);
+  }
+  if (!walk->counted[id]) {
+    walk->counted[id] = true;
+    walk->work += states_[id].row_work;
+  }
+  if (walk->work > kMaxMaskWork) {
+    refuse_mask();
+  }
+  return made;
+}
+
+bool Matcher::prepare_mask(StateId id, int64_t* work) {
+  if (!states_[id].mask.empty()) return true;
+  if (*work <= 0) return false;
+  const int64_t begin = total_work_;
+  const bool complete = walk_on(id, total_work_ + std::min(*work, kMaxWork));
+  *work -= total_work_ - begin;
+  return complete;
+}
+
+bool Matcher::walk_on(StateId id, int64_t most) {
+  State& state = states_[id];  // a deque keeps its elements in place
   const std::vector<GrammarVocabulary::Node>& nodes = vocabulary_.nodes();
   const std::vector<int32_t>& tokens = vocabulary_.tokens();
-  // Rows of the states behind the bytes from the root down to the present node.
-  std::vector<const Row*> rows(static_cast<size_t>(vocabulary_.max_depth()) + 1, nullptr);
-  rows[0] = &row(id);
+  std::unique_ptr<Walk> owned = std::move(state.walk);  // an error ends it
+  if (!owned) {
+    owned = std::make_unique<Walk>();
+    owned->mask.assign(vocabulary_.mask_words(), 0);
+    owned->rows.assign(static_cast<size_t>(vocabulary_.max_depth()) + 1, nullptr);
+    owned->rows[0] = row_of_walk(id, owned.get());
+  }
+  Walk& walk = *owned;
   const auto count = static_cast<uint32_t>(nodes.size() - 1);
-  for (uint32_t i = 0; i < count;) {
+  for (uint32_t visited = 1; walk.node < count; ++visited) {
+    const uint32_t i = walk.node;
     const GrammarVocabulary::Node& node = nodes[i];
-    const StateId to = (*rows[node.depth - 1U])[node.byte];
+    const StateId to = (*walk.rows[node.depth - 1U])[node.byte];
     if (to == kDead) {
-      i = node.end;
+      walk.node = node.end;
       continue;
+    }
+    if (node.end > i + 1) {
+      walk.rows[node.depth] = row_of_walk(to, &walk);
     }
     for (uint32_t t = node.first_token; t < nodes[i + 1].first_token; ++t) {
       const auto token = static_cast<uint32_t>(tokens[t]);
-      mask[token / 32] |= uint32_t{1} << (token % 32);
+      walk.mask[token / 32] |= uint32_t{1} << (token % 32);
     }
-    if (node.end > i + 1) {
-      rows[node.depth] = &row(to);
+    walk.node = i + 1;
+    if (visited % kNodesPerCheck == 0) {
+      total_work_ += kNodesPerCheck / kNodesPerWork;
     }
-    ++i;
+    if (total_work_ > most && walk.node < count) {
+      state.walk = std::move(owned);
+      return false;
+    }
   }
-  bytes_ += mask.size() * sizeof(uint32_t);
-  states_[id].mask = std::move(mask);
-  return states_[id].mask;
+  bytes_ += walk.mask.size() * sizeof(uint32_t);
+  state.mask = std::move(walk.mask);
+  return true;
 }
 
 }  // namespace hocket::serve::grammar

@@ -35,7 +35,16 @@ class Matcher {
   StateId read(std::string_view text);
   bool may_end(StateId state) const { return states_[state].ends; }
   /// Tokens that may come next, as bits; mask_words() of the vocabulary. Valid until clear().
+  /// Throws Error (kRun) where the mask takes more than kMaxMaskWork, whatever is cached of it.
   std::span<const uint32_t> mask(StateId state);
+  /// Makes a part of the mask, and takes its work off `work`, which may fall somewhat below 0; then
+  /// nothing is done. Returns whether the mask is complete; throws Error as mask() does.
+  bool prepare_mask(StateId state, int64_t* work);
+
+  /// Bounds of the work of one mask, some 0.6 s, and of the part of it that is made at once.
+  static constexpr int64_t kMaxMaskWork = 8'000'000, kMaxRowWork = 1'000'000;
+  /// Work so far: stacks advanced by a byte, and expressions entered.
+  int64_t work() const { return total_work_; }
 
   size_t bytes() const { return bytes_; }  ///< of memory that clear() gives back
   size_t states() const { return states_.size(); }
@@ -59,10 +68,20 @@ class Matcher {
     size_t operator()(const Frame& frame) const;
   };
   using Row = std::array<StateId, 256>;
+  /// A mask in the making: a walk over the vocabulary's tree.
+  struct Walk {
+    std::vector<uint32_t> mask;
+    std::vector<const Row*> rows;  // of the states from the root down to the present node
+    uint32_t node = 0;             // the next one
+    std::vector<bool> counted;     // by state: its row's work is among `work`
+    int64_t work = 0;
+  };
   struct State {
     std::vector<StackId> stacks;  // sorted; each waits for a byte
     bool ends = false;
     std::unique_ptr<Row> row;
+    int64_t row_work = 0;
+    std::unique_ptr<Walk> walk;  // null: not begun, or over
     std::vector<uint32_t> mask;
   };
   struct StacksHash {
@@ -71,6 +90,10 @@ class Matcher {
 
   const Row& row(StateId state);
   void fill_row(const std::vector<StackId>& stacks, Row* row);
+  /// Goes on with a mask's walk until total_work_ is above `most`. Returns whether it is complete.
+  bool walk_on(StateId state, int64_t most);
+  /// Returns the row of a state that a mask's walk comes to, and counts its work.
+  const Row* row_of_walk(StateId state, Walk* walk);
   StackId push(ExprId expr, uint32_t place, StackId below);
   /// Adds the stacks, each waiting for a byte, that an expression on a stack stands for.
   void enter(ExprId expr, uint32_t place, StackId below);
@@ -93,6 +116,7 @@ class Matcher {
   StateId start_ = kDead;
   std::vector<StackId> found_;  // of the state in the making
   int64_t work_ = 0;            // for it
+  int64_t total_work_ = 0;
   size_t bytes_ = 0;
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/grammar/pattern.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -39,6 +41,36 @@ const CodeSet& digit_chars() {
 }
 const CodeSet& word_chars() {
   static const CodeSet set = code_set({{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}});
+  return set;
+}
+/// Characters of \d in some dialect: Python and others take the digits of all scripts.
+const CodeSet& any_digit_chars() {
+  static const CodeSet set = [] {
+    std::vector<CodeRange> digits;
+    for (uint32_t c = 0; c <= 0x10FFFF; ++c) {
+      if (utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND) {
+        digits.push_back({c, c});
+      }
+    }
+    return code_set(std::move(digits));
+  }();
+  return set;
+}
+/// Characters of \W in every dialect: ASCII's, and blocks without letters, marks and numbers.
+const CodeSet& no_word_chars() {
+  static const CodeSet set = code_set({{0x00, 0x2F},
+                                       {0x3A, 0x40},
+                                       {0x5B, 0x5E},
+                                       {0x60, 0x60},
+                                       {0x7B, 0xA9},
+                                       {0x2000, 0x200B},
+                                       {0x2010, 0x203E},
+                                       {0x20A0, 0x20BF},
+                                       {0x2190, 0x23FF},
+                                       {0x2500, 0x2775},
+                                       {0x3000, 0x3003},
+                                       {0x1F300, 0x1F64F},
+                                       {0x1F680, 0x1F6C5}});
   return set;
 }
 /// Characters of \s that ECMA-262 and other dialects have in common.
@@ -175,7 +207,7 @@ class PatternParser {
     if (take("^")) return part_of(Part::Kind::begin);
     if (take("$")) return part_of(Part::Kind::end);
     if (take(".")) return set_part(dot_chars());
-    if (text_[at_] == '\\') return set_part(escape(/*in_class=*/false));
+    if (text_[at_] == '\\') return set_part(escape(/*in_class=*/false, /*negated=*/false));
     if (std::strchr("*+?{", text_[at_]) != nullptr) bad("repeats nothing");
     if (text_[at_] == '}' || text_[at_] == ']') bad("has a closing bracket without its opening");
     const uint32_t c = take_char();
@@ -237,25 +269,26 @@ class PatternParser {
     return high;
   }
 
-  /// Reads an escape; a class escape such as \d gives its whole set.
-  CodeSet escape(bool in_class) {
+  /// Reads an escape; a class escape such as \d gives the characters that are in it in every
+  /// dialect, or, where the class around it is `negated`, in some dialect.
+  CodeSet escape(bool in_class, bool negated) {
     ++at_;
     if (!more()) bad("ends in a \\");
     const uint32_t c = take_char();
     const auto one = [](uint32_t code) { return CodeSet{{code, code}}; };
     switch (c) {
       case 'd':
-        return digit_chars();
+        return negated ? any_digit_chars() : digit_chars();
       case 'D':
-        return code_complement(digit_chars());
+        return code_complement(negated ? digit_chars() : any_digit_chars());
       case 'w':
-        return word_chars();
+        return negated ? code_complement(no_word_chars()) : word_chars();
       case 'W':
-        return code_complement(word_chars());
+        return negated ? code_complement(word_chars()) : no_word_chars();
       case 's':
-        return space_chars();
+        return negated ? code_complement(no_space_chars()) : space_chars();
       case 'S':
-        return no_space_chars();
+        return negated ? code_complement(space_chars()) : no_space_chars();
       case 't':
         return one('\t');
       case 'n':
@@ -297,7 +330,7 @@ class PatternParser {
     while (true) {
       if (!more()) bad("has a [ without ]");
       if (take("]")) break;
-      const CodeSet first = class_member();
+      const CodeSet first = class_member(negated);
       const bool range =
           more() && text_[at_] == '-' && at_ + 1 < text_.size() && text_[at_ + 1] != ']';
       if (!range) {
@@ -305,7 +338,7 @@ class PatternParser {
         continue;
       }
       ++at_;
-      const CodeSet last = class_member();
+      const CodeSet last = class_member(negated);
       const auto single = [](const CodeSet& set) {
         return set.size() == 1 && set[0].first == set[0].last;
       };
@@ -317,9 +350,9 @@ class PatternParser {
     return negated ? code_complement(set) : set;
   }
 
-  CodeSet class_member() {
+  CodeSet class_member(bool negated) {
     if (!more()) bad("has a [ without ]");
-    if (text_[at_] == '\\') return escape(/*in_class=*/true);
+    if (text_[at_] == '\\') return escape(/*in_class=*/true, negated);
     const uint32_t c = take_char();
     return {{c, c}};
   }

@@ -102,6 +102,8 @@ class SchemaReader {
   /// Returns whether the value is valid.
   bool matches(const Goal& goal, const Schema& value);
   bool matches(const Flat& flat, const Schema& value);
+  /// Returns whether a string, if the value is one, is a text of the formats that are enforced.
+  bool has_formats(const Flat& flat, const Schema& value);
   /// Throws Error where another branch of oneOf may hold of a text that is written for this one.
   void require_one(const Flat& flat);
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "serve/grammar/formats.h"
 #include "serve/grammar/schema.h"
 
 namespace hocket::serve::grammar {
@@ -97,6 +98,14 @@ bool SchemaReader::matches_string(const Flat& flat, const std::string& value) {
     if (!pattern(text, where).matches(value)) return false;
   }
   return true;  // the pattern of a format accepts fewer texts than are valid
+}
+
+bool SchemaReader::has_formats(const Flat& flat, const Schema& value) {
+  if (!value.is_string()) return true;
+  const auto& text = value.get_ref<const std::string&>();
+  return std::all_of(flat.formats.begin(), flat.formats.end(), [&](const std::string& name) {
+    return pattern(std::string(find_format(name)->pattern), flat.where).matches(text);
+  });
 }
 
 bool SchemaReader::matches_array(const Flat& flat, const Schema& value) {

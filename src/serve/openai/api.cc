@@ -115,6 +115,7 @@ Api::Api(ApiOptions options, Service& service, const data::Tokenizer& tokenizer,
       max_token_bytes_ = std::max(max_token_bytes_, std::ssize(added.text));
     }
   }
+  reasoning_is_special_ = has_mark(tokenizer_, {"<think>", "</think>"});
   marks_are_special_ = has_mark(tokenizer_, {"<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"});
 }
 
@@ -324,6 +325,7 @@ HttpResponse Api::tokenize(const HttpRequest& request) const {
   const Body body(json);
   std::vector<int32_t> ids;
   if (body.find("messages") != nullptr) {
+    if (body.find("prompt") != nullptr) refuse("prompt", "and messages exclude each other");
     check_body(json, {"model", "messages", "tools", "documents", "chat_template_kwargs",
                       "reasoning_effort", "add_generation_prompt", "continue_final_message",
                       "add_special_tokens", "return_token_strs"});
@@ -336,8 +338,12 @@ HttpResponse Api::tokenize(const HttpRequest& request) const {
     const auto text = body.text("prompt");
     if (!text) refuse("prompt", "is missing; expected text, or messages");
     const bool special = body.boolean("add_special_tokens").value_or(true);
+    check_length(*text);
     PromptInput prompt{.text = *text};
-    ids = special ? prompt_ids(prompt, true) : tokenizer_.encode(*text);
+    // Also of no text, which prompt_ids refuses.
+    ids = !special        ? tokenizer_.encode(*text)
+          : text->empty() ? options_.beginning
+                          : prompt_ids(prompt, true);
   }
   const TokenNames names(tokenizer_, false);
   JsonWriter out;

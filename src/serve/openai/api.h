@@ -109,6 +109,8 @@ class Api {
   void warn_ignored(const Call& call) const;
   /// Text and tokens of a conversation.
   std::string render(const ChatCall& call) const;
+  /// Refuses tools that the chat template leaves out of `text`, what it makes of the call.
+  void check_tools_rendered(const ChatCall& call, const std::string& text) const;
   std::vector<int32_t> encode_chat(const std::string& text, bool special) const;
   std::vector<int32_t> prompt_ids(PromptInput& prompt, bool special) const;
   /// Refuses text that is too long for the window however it is cut, before it is.
@@ -132,6 +134,7 @@ class Api {
   const JobContext context_;
   int64_t max_token_bytes_ = 0;     ///< of the longest token; 0: text may shrink before it is cut
   bool marks_are_special_ = false;  ///< texts without special tokens have no calls
+  bool reasoning_is_special_ = false;  ///< nor marks of reasoning
 };
 
 /// The page at "/".

@@ -73,13 +73,14 @@ ChatJob::Message ChatJob::read(const Update& update, Choice* choice) const {
   return out;
 }
 
-void ChatJob::take(size_t index, const Update& update, JsonWriter* part) {
+bool ChatJob::take(size_t index, const Update& update, JsonWriter* part) {
   Choice& choice = choices_[index];
   Message message = read(update, &choice);
   choice.begun = choice.begun || !update.text.empty();
   if (part != nullptr) {
+    if (!reports(message, update)) return false;
     write_part(index, message, update, &choice, part);
-    return;
+    return true;
   }
   choice.all.reasoning += message.reasoning;
   choice.all.text.content += message.text.content;
@@ -91,6 +92,16 @@ void ChatJob::take(size_t index, const Update& update, JsonWriter* part) {
     choice.prompt_logprobs = update.prompt_logprobs;
   }
   choice.last = update;
+  return true;
+}
+
+bool ChatJob::reports(const Message& message, const Update& update) const {
+  const bool has_delta =
+      !message.reasoning.empty() || !message.text.content.empty() || !message.text.calls.empty();
+  const bool has_tokens = !tokens_of(update).empty() && own_->return_token_ids;
+  const bool has_logprobs = own_->logprobs >= 0 && !update.logprobs.empty();
+  return has_delta || has_tokens || has_logprobs || own_->continuous_usage ||
+         update.finish != Finish::running;
 }
 
 const char* ChatJob::stopped(const Choice& choice) const {
@@ -161,7 +172,8 @@ void ChatJob::write_choices(JsonWriter* json) {
     const ToolText& text = choice.all.text;
     json->object().member("index", i).key("message").object().member("role", "assistant");
     json->key("content");
-    text.content.empty() && !text.calls.empty() ? json->null() : json->value(text.content);
+    const bool has_other = !text.calls.empty() || !choice.all.reasoning.empty();
+    text.content.empty() && has_other ? json->null() : json->value(text.content);
     json->key("refusal").null();
     if (!choice.all.reasoning.empty()) {
       json->member("reasoning", choice.all.reasoning);

@@ -28,7 +28,7 @@ class ChatJob final : public Job {
 
  private:
   ChatJob(const JobContext& context, std::unique_ptr<const ChatCall> call, ChatFormat format);
-  void take(size_t index, const Update& update, JsonWriter* part) override;
+  bool take(size_t index, const Update& update, JsonWriter* part) override;
   void write_choices(JsonWriter* json) override;
   void write_extra(JsonWriter* json) override;
   const char* part_object() const override { return "chat.completion.chunk"; }
@@ -56,6 +56,8 @@ class ChatJob final : public Job {
                   JsonWriter* json);
   void write_calls(const std::vector<ToolCallPart>& calls, bool parts, Choice* choice,
                    JsonWriter* json) const;
+  /// Returns whether an update has anything to report: of hidden tokens it has not.
+  bool reports(const Message& message, const Update& update) const;
   const char* stopped(const Choice& choice) const;
 
   std::unique_ptr<const ChatCall> own_;

@@ -67,7 +67,7 @@ void CompletionJob::begin(size_t index, const Update& update, Choice* choice) {
   }
 }
 
-void CompletionJob::take(size_t index, const Update& update, JsonWriter* part) {
+bool CompletionJob::take(size_t index, const Update& update, JsonWriter* part) {
   Choice& choice = choices_[index];
   const bool first = !choice.begun;
   if (first) {
@@ -85,6 +85,7 @@ void CompletionJob::take(size_t index, const Update& update, JsonWriter* part) {
   if (part != nullptr) {
     write_choice(index, &choice, first, part);
   }
+  return true;
 }
 
 void CompletionJob::write_choice(size_t index, Choice* choice, bool first, JsonWriter* json) {

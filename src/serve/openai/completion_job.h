@@ -18,7 +18,7 @@ class CompletionJob final : public Job {
 
  private:
   CompletionJob(const JobContext& context, std::unique_ptr<const CompletionCall> call);
-  void take(size_t index, const Update& update, JsonWriter* part) override;
+  bool take(size_t index, const Update& update, JsonWriter* part) override;
   void write_choices(JsonWriter* json) override;
   const char* part_object() const override { return "text_completion"; }
 

@@ -126,6 +126,22 @@ std::string Api::render(const ChatCall& call) const {
   }
 }
 
+void Api::check_tools_rendered(const ChatCall& call, const std::string& text) const {
+  ChatCall without = call;
+  without.tool_choice = ToolChoice::none;
+  std::string other;
+  try {
+    other = render(without);
+  } catch (const Refusal&) {
+    return;  // a template that needs the tools
+  }
+  if (other == text) {
+    refuse("tools",
+           "are not in the prompt, as the chat template renders none; try another model, "
+           "or start the server with --chat-template");
+  }
+}
+
 void Api::check_length(const std::string& text) const {
   const int64_t least =
       max_token_bytes_ == 0 ? 0 : std::ssize(text) / std::max<int64_t>(max_token_bytes_, 1);
@@ -309,22 +325,29 @@ Api::Reply Api::chat(const HttpRequest& request, HttpPeer& peer) {
     refuse("tool_choice", "is auto, which needs a server with --tool-call-parser");
   }
   const std::string text = render(call);
+  if (has_calls) {
+    check_tools_rendered(call, text);
+  }
   const SharedTokens prompt = encode_chat(text, call.add_special_tokens.value_or(false));
   most_tokens(call, std::ssize(prompt));
   hold(parsed + std::ssize(prompt) * static_cast<int64_t>(sizeof(int32_t)), slot.get());
-  // JSON that a constraint asks for begins at once.
   const bool free = call.rule.kind == JsonRule::Kind::none && !forced;
-  const bool answer = call.skip_special_tokens.value_or(!(has_calls && marks_are_special_));
+  const bool opens = opens_reasoning(text);
+  // JSON that a constraint asks for comes behind the reasoning, unless the prompt has ended that.
+  const bool reasons = options_.splits_reasoning && (free || opens || call.add_generation_prompt) &&
+                       (free || !trim(text).ends_with("</think>"));
+  const bool answer = call.skip_special_tokens.value_or(!(has_calls && marks_are_special_) &&
+                                                        !(reasons && reasoning_is_special_));
   const uint64_t seed = call.has_seed ? call.sampling.seed : random_seed();
   const ChatFormat format{
       .prompt_text = text,
       .tool_parser = parser,
-      .splits_reasoning = options_.splits_reasoning && free,
-      .reasoning_is_open = opens_reasoning(text),
+      .splits_reasoning = reasons,
+      .reasoning_is_open = opens,
       .drops_blank = !answer && !tokenizer_.spec().byte_level && !call.continue_final_message};
   const auto job = std::make_shared<ChatJob>(context_, std::move(call), prompt, format);
   const ChatCall& kept = job->chat();
-  const auto make = [this, &kept, prompt, seed, answer, forced, parser](size_t i) {
+  const auto make = [this, &kept, prompt, seed, answer, forced, parser, reasons, opens](size_t i) {
     Request one = request_of(kept, prompt);
     one.answer = answer;
     one.sampling.seed = seed;
@@ -333,6 +356,9 @@ Api::Reply Api::chat(const HttpRequest& request, HttpPeer& peer) {
       set_tool_constraint(kept, parser, &one);
     } else {
       set_constraint(kept.rule, &one);
+    }
+    if (reasons && one.constraint != nullptr) {
+      one.constraint->begin_with_reasoning(opens, options_.stop_tokens);
     }
     return one;
   };

@@ -167,17 +167,20 @@ HttpResponse Job::whole(HttpPeer& peer) {
 std::string Job::parts(size_t index, const Update& update) {
   std::string events;
   if (!std::exchange(counts_[index].begun, true) && opens_texts()) {
-    events = event_of([&](JsonWriter* json) { write_opening(index, json); });
+    events = event_of([&](JsonWriter* json) {
+      write_opening(index, json);
+      return true;
+    });
   }
   count(index, update);
-  return events + event_of([&](JsonWriter* json) { take(index, update, json); });
+  return events + event_of([&](JsonWriter* json) { return take(index, update, json); });
 }
 
-std::string Job::event_of(const std::function<void(JsonWriter*)>& write_choice) {
+std::string Job::event_of(const std::function<bool(JsonWriter*)>& write_choice) {
   JsonWriter json;
   open(&json, part_object());
   json.key("choices").array();
-  write_choice(&json);
+  if (!write_choice(&json)) return "";
   json.end();
   if (std::exchange(first_part_, false)) {
     write_extra(&json);
@@ -212,7 +215,8 @@ int Job::stream(HttpStream& out) {
       if (received.update.finish == Finish::cancelled) {
         return fail_with({.status = 503, .message = "the text was cancelled by the server"});
       }
-      if (!out.write(parts(received.index, received.update))) return finish(kClientGone);
+      const std::string events = parts(received.index, received.update);
+      if (!events.empty() && !out.write(events)) return finish(kClientGone);
     }
     if (texts_->done()) break;
     if (out.gone()) return finish(kClientGone);

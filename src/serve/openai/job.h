@@ -56,7 +56,8 @@ class Job {
 
  protected:
   /// Takes an update of a text; `part`, unless null, is the choice that reports it in an event.
-  virtual void take(size_t index, const Update& update, JsonWriter* part) = 0;
+  /// Returns whether there is anything to report.
+  virtual bool take(size_t index, const Update& update, JsonWriter* part) = 0;
   /// Returns whether a stream has an event before the first update of each text.
   virtual bool opens_texts() const { return false; }
   virtual void write_opening(size_t, JsonWriter*) {}  ///< the choice of that event
@@ -84,8 +85,8 @@ class Job {
   void open(JsonWriter* json, const char* object) const;
   /// Returns the events that tell of an update, and counts its tokens.
   std::string parts(size_t index, const Update& update);
-  /// Returns an event of one choice.
-  std::string event_of(const std::function<void(JsonWriter*)>& write_choice);
+  /// Returns an event of one choice; "": `write_choice` returns that it has nothing to report.
+  std::string event_of(const std::function<bool(JsonWriter*)>& write_choice);
   std::string usage_part() const;
   /// Returns why the answer must end now: a status and a message; 0: it need not.
   Refusal reason_to_end() const;

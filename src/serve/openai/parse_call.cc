@@ -110,19 +110,36 @@ void parse_schema(const nlohmann::ordered_json& schema, const std::string& param
   rule->schema = std::make_shared<const nlohmann::ordered_json>(std::move(parsed));
 }
 
+/// Refuses keys of an object that are not `known`.
+void expect_keys(const nlohmann::ordered_json& object, const std::string& path,
+                 const std::vector<std::string>& known) {
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_null() || std::ranges::find(known, key) != known.end()) continue;
+    refuse(fmt::format("{}.{}", path, key),
+           fmt::format("is no field that this path knows; expected {}", join(known, ", ")));
+  }
+}
+
 void parse_format(const nlohmann::ordered_json& format, JsonRule* rule) {
   const Body in(format, "response_format");
   const std::string type = in.text("type").value_or("");
-  if (type == "text") return;
-  if (type == "json_object") {
+  if (type == "text") {
+    expect_keys(format, "response_format", {"type"});
+  } else if (type == "json_object") {
+    expect_keys(format, "response_format", {"type", "schema"});
     rule->kind = JsonRule::Kind::object;
+    if (const auto* schema = in.find("schema")) {
+      parse_schema(*schema, "response_format.schema", rule);
+    }
   } else if (type == "json_schema") {
+    expect_keys(format, "response_format", {"type", "json_schema"});
     const auto* given = in.object("json_schema");
     const auto* schema =
         given == nullptr ? nullptr : Body(*given, "response_format.json_schema").find("schema");
     if (schema == nullptr) {
       refuse("response_format.json_schema.schema", "is missing");
     }
+    expect_keys(*given, "response_format.json_schema", {"schema", "name", "description", "strict"});
     parse_schema(*schema, "response_format.json_schema.schema", rule);
   } else {
     refuse("response_format.type", fmt::format("is {}; expected text, json_object or "
@@ -162,9 +179,8 @@ std::vector<PromptInput> parse_prompts(const Body& body, const CallLimits& limit
     return PromptInput{.ids = read_tokens(ids, "prompt", limits.vocab_size), .is_ids = true};
   };
   if (json->is_string()) return {{.text = json->get<std::string>()}};
-  if (!json->is_array() || json->empty()) {
-    refuse("prompt", "is neither text, nor a list of texts or token ids that has any");
-  }
+  if (!json->is_array()) refuse("prompt", "is neither text, nor a list of texts or token ids");
+  if (json->empty()) refuse("prompt", "is an empty list; expected a text or token ids in it");
   if (json->front().is_number()) return {of_ids(*json)};
   if (std::ssize(*json) > limits.max_prompts) {
     refuse("prompt",
@@ -255,7 +271,7 @@ CompletionCall parse_completion(const nlohmann::ordered_json& body, const CallLi
   call.echo = in.boolean("echo").value_or(false);
   call.logprobs = in.integer("logprobs", 0, limits.max_logprobs).value_or(-1);
   if (!call.max_tokens) {
-    call.max_tokens = 16;
+    call.max_tokens = std::min(limits.max_tokens.value_or(16), int64_t{16});
   }
   if (call.min_tokens > *call.max_tokens) {
     refuse("min_tokens", fmt::format("is {}; expected at most max_tokens, {}", call.min_tokens,

@@ -68,7 +68,7 @@ OrderedJson read_message(const OrderedJson& message, const std::string& param) {
   if (content != nullptr) {
     out["content"] = content_of(*content, param + ".content");
   } else if (role == "assistant") {
-    out["content"] = nullptr;
+    out["content"] = "";  // as vLLM: templates concatenate it
   } else {
     refuse(param + ".content", "is missing");
   }
@@ -125,6 +125,10 @@ void parse_tool_choice(const Body& body, ChatCall* call) {
   if (choice == nullptr) return;
   if (choice->is_object()) {
     const Body in(*choice, "tool_choice");
+    const std::string type = in.text("type").value_or("function");
+    if (type != "function") {
+      refuse("tool_choice.type", fmt::format("is {}; expected function", quote(type, 40)));
+    }
     const auto* function = in.object("function");
     const auto name =
         function == nullptr ? std::nullopt : Body(*function, "tool_choice.function").text("name");
@@ -197,7 +201,7 @@ void parse_conversation(const OrderedJson& body, ChatCall* call) {
     if (call->add_generation_prompt) {
       refuse("continue_final_message", "and add_generation_prompt exclude each other");
     }
-    if (call->messages->back()["content"].is_null()) {
+    if (Body(messages->back()).find("content") == nullptr) {
       refuse("continue_final_message", "needs a last message with content");
     }
   }

@@ -154,6 +154,85 @@ TEST(JsonGrammar, TheCacheReportsWhatIsNotEnforcedOnce) {
   EXPECT_NE(logged.text().find("is not enforced"), std::string::npos) << logged.text();
 }
 
+TEST(JsonGrammar, ValuesThatAreNoTextsOfTheirFormatAreLeftOut) {
+  ByteReader reader =
+      ByteReader::of(R"({"type": "string", "format": "date", "enum": ["abc", "2024-02-29"]})");
+  EXPECT_TRUE(reader.accepts("\"2024-02-29\""));
+  EXPECT_EQ(reader.allowed("\"abc\""), 1u);
+  const OrderedJson none = {{"type", "string"}, {"format", "date"}, {"enum", {"abc"}}};
+  const std::string error =
+      error_of([&] { JsonGrammar::of_schema(&none, vocabulary_with_marks()); });
+  EXPECT_NE(error.find("no value satisfies"), std::string::npos) << error;
+}
+
+TEST(JsonGrammar, StringsOfSeveralBranchesAreThoseOfAnyBranch) {
+  ByteReader reader = ByteReader::of(R"({"anyOf": [
+      {"type": "string", "maxLength": 1}, {"type": "string", "minLength": 2, "maxLength": 3},
+      {"type": "string", "minLength": 6, "maxLength": 7}, {"type": "string", "pattern": "^a{9}$"},
+      {"type": "string", "pattern": "^b+$", "minLength": 10}, {"type": "integer"},
+      {"enum": ["long enough", 12, 1.5]}]})");
+  for (const char* text : {"\"\"", "\"xy\"", "\"xyz\"", "\"xxxxxx\"", "\"xxxxxxx\"",
+                           "\"aaaaaaaaa\"", "\"bbbbbbbbbbb\"", "7", "\"long enough\"", "1.5"}) {
+    EXPECT_TRUE(reader.accepts(text)) << text;
+  }
+  for (const char* text :
+       {"\"xxxx\"", "\"xxxxxxxx\"", "\"aaaaaaaa\"", "\"bbbbbbbbb\"", "\"ccccccccccc\"", "2.5"}) {
+    EXPECT_FALSE(reader.accepts(text)) << text;
+  }
+}
+
+/// Bytes, and as control tokens or as others <think> and </think>, 256 and 257.
+std::shared_ptr<const GrammarVocabulary> reasoning_vocabulary(bool special) {
+  std::vector<std::string> tokens = byte_tokens();
+  tokens.resize(258);
+  if (special) {
+    return std::make_shared<const GrammarVocabulary>(
+        tokens, std::vector<std::pair<int32_t, std::string>>{{256, "<think>"}, {257, "</think>"}});
+  }
+  tokens[256] = "<think>";
+  tokens[257] = "</think>";
+  return std::make_shared<const GrammarVocabulary>(tokens);
+}
+
+TEST(JsonGrammar, ReasoningComesBeforeTheText) {
+  const OrderedJson schema = {{"const", "abc"}};
+  for (const bool special : {false, true}) {
+    const auto vocabulary = reasoning_vocabulary(special);
+    const auto allows = [&](serve::TokenConstraint* constraint, int32_t token) {
+      const std::vector<int32_t> allowed = allowed_tokens(constraint, *vocabulary);
+      return std::find(allowed.begin(), allowed.end(), token) != allowed.end();
+    };
+    // The prompt has opened it.
+    auto constraint = serve::json_constraint(&schema, vocabulary);
+    constraint->begin_with_reasoning(true, {'#'});
+    EXPECT_TRUE(allows(constraint.get(), 'x'));
+    EXPECT_FALSE(allows(constraint.get(), '#'));  // it would end the text
+    EXPECT_FALSE(takes(constraint.get(), *vocabulary, "</thin \"abc\""));
+    EXPECT_TRUE(allows(constraint.get(), 'x'));
+    constraint->accept(257);
+    EXPECT_FALSE(allows(constraint.get(), 'x'));
+    EXPECT_TRUE(takes(constraint.get(), *vocabulary, "\"abc\""));
+    // The mark byte by byte.
+    constraint = serve::json_constraint(&schema, vocabulary);
+    constraint->begin_with_reasoning(true, {});
+    EXPECT_TRUE(takes(constraint.get(), *vocabulary, "<</think>\"abc\""));
+    // The model opens it, or not.
+    constraint = serve::json_constraint(&schema, vocabulary);
+    constraint->begin_with_reasoning(false, {});
+    EXPECT_TRUE(allows(constraint.get(), 256));
+    EXPECT_FALSE(allows(constraint.get(), 'x'));
+    constraint->accept(256);
+    EXPECT_TRUE(allows(constraint.get(), 'x'));
+    EXPECT_FALSE(constraint->may_end());
+    constraint->accept(257);
+    EXPECT_TRUE(takes(constraint.get(), *vocabulary, "\"abc\""));
+    constraint = serve::json_constraint(&schema, vocabulary);
+    constraint->begin_with_reasoning(false, {});
+    EXPECT_TRUE(takes(constraint.get(), *vocabulary, "\"abc\""));
+    EXPECT_FALSE(allows(constraint.get(), 256));
+  }
+}
+
 /// Forgetting states in the middle of texts changes nothing.
 TEST(JsonGrammar, ForgettingStatesWithinATextChangesNothing) {
   const auto vocabulary = vocabulary_with_marks();

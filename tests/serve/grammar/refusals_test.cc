@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/ordered_json.h"
+#include "serve/grammar/compile.h"
 #include "serve/grammar/keywords.h"
 #include "tests/fuzz_util.h"
 #include "tests/serve/grammar/grammar_util.h"
@@ -201,6 +202,118 @@ TEST(SchemaRefusals, HostileSchemasAreBounded) {
     });
     EXPECT_LT(seconds, 5) << schema.dump().substr(0, 200) << "\n" << text;
   }
+}
+
+/// 49,152 tokens: bytes, and words with blanks, quotes and brackets.
+const GrammarVocabulary& large_vocabulary() {
+  static const GrammarVocabulary vocabulary = [] {
+    std::vector<std::string> tokens = byte_tokens();
+    Rng rng(5);
+    const std::string_view letters = "etaoinshrdlucmfwypvbgkjqxzETAOI0123456789 \"{}[],:_-";
+    while (tokens.size() < 49'152) {
+      std::string word = rng.below(2) == 0 ? " " : "";
+      for (uint64_t i = 0, n = 2 + rng.below(10); i < n; ++i) {
+        word += letters[std::min(rng.below(letters.size()), rng.below(letters.size()))];
+      }
+      tokens.push_back(word);
+    }
+    return GrammarVocabulary(tokens);
+  }();
+  return vocabulary;
+}
+
+/// The most work of a mask of 50 tokens' text; `ended` gets the error that ends the text.
+int64_t most_work_of_masks(const OrderedJson& schema, std::string* ended) {
+  using serve::grammar::Matcher;
+  const GrammarVocabulary& vocabulary = large_vocabulary();
+  serve::grammar::Grammar grammar;
+  serve::grammar::JsonParts parts(&grammar);
+  serve::grammar::SchemaReader reader(schema);
+  grammar.finish(serve::grammar::SchemaCompiler(&grammar, &parts, &reader).compile(reader.root()));
+  Matcher matcher(grammar, vocabulary);
+  Matcher::StateId state = matcher.start();
+  Rng rng(3);
+  int64_t most = 0;
+  for (int i = 0; i < 50; ++i) {
+    const int64_t before = matcher.work();
+    *ended = error_of([&] { matcher.mask(state); });
+    most = std::max(most, matcher.work() - before);
+    if (!ended->empty()) break;
+    const std::span<const uint32_t> mask = matcher.mask(state);
+    std::vector<int32_t> allowed;
+    for (int32_t token = 0; token < vocabulary.size(); ++token) {
+      const bool has = (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
+      const bool closes = i > 0 && vocabulary.bytes(token).find('"') != std::string_view::npos;
+      if (has && !closes) {
+        allowed.push_back(token);
+      }
+    }
+    if (allowed.empty()) break;
+    state = matcher.step(state, vocabulary.bytes(allowed[rng.below(allowed.size())]));
+  }
+  return most;
+}
+
+/// anyOf of so many branches, made of a string of its own lengths each.
+OrderedJson branches(int count, int most, const std::function<OrderedJson(OrderedJson)>& made) {
+  OrderedJson list = OrderedJson::array();
+  for (int i = 0; i < count; ++i) {
+    list.push_back(made({{"type", "string"}, {"minLength", i}, {"maxLength", most + i}}));
+  }
+  return {{"anyOf", list}};
+}
+
+TEST(SchemaRefusals, MasksOfHostileSchemasAreBounded) {
+  const auto same = [](OrderedJson text) { return text; };
+  const auto in_object = [](const OrderedJson& text) {
+    return OrderedJson{{"type", "object"}, {"properties", {{"a", text}}}, {"required", {"a"}}};
+  };
+  const auto with_gaps = [](OrderedJson text) {
+    text["minLength"] = 3 * text["minLength"].get<int>();
+    text["maxLength"] = text["minLength"].get<int>() + 1;
+    return text;
+  };
+  // A state's row is made whole.
+  using serve::grammar::Matcher;
+  constexpr int64_t kMost = Matcher::kMaxMaskWork + Matcher::kMaxRowWork + 400'000;
+  std::string ended;
+  // Strings of all lengths are one expression, and cost nothing.
+  EXPECT_LT(most_work_of_masks(branches(1900, 5000, same), &ended), 100'000);
+  EXPECT_EQ(ended, "");
+  EXPECT_LT(most_work_of_masks(branches(500, 1000, same), &ended), 100'000);
+  EXPECT_LT(most_work_of_masks(branches(300, 0, with_gaps), &ended), kMost);
+  EXPECT_LT(most_work_of_masks(branches(1900, 5000, in_object), &ended), kMost);
+  EXPECT_NE(ended, "");
+  // Objects of many members, and lists of values, are no hostile ones.
+  OrderedJson members = OrderedJson::object(), values = OrderedJson::array();
+  for (int i = 0; i < 3000; ++i) {
+    members["name" + std::to_string(i * 7919 % 100'003)] = {{"type", "integer"}};
+    values.push_back(i * 7919);
+  }
+  EXPECT_LT(most_work_of_masks({{"type", "object"}, {"properties", members}}, &ended), kMost);
+  EXPECT_EQ(ended, "");
+  EXPECT_LT(most_work_of_masks({{"enum", values}}, &ended), 100'000);
+  EXPECT_EQ(ended, "");
+}
+
+/// A mask that is made in parts is the whole one, whatever other masks are made between them.
+TEST(SchemaRefusals, MasksAreMadeInParts) {
+  const OrderedJson schema = {{"type", "object"}};
+  serve::grammar::Grammar grammar;
+  serve::grammar::JsonParts parts(&grammar);
+  serve::grammar::SchemaReader reader(schema);
+  grammar.finish(serve::grammar::SchemaCompiler(&grammar, &parts, &reader).compile(reader.root()));
+  serve::grammar::Matcher whole(grammar, large_vocabulary()), cut(grammar, large_vocabulary());
+  const std::string text = "{\"a";
+  const auto of_whole = whole.step(whole.start(), text), of_cut = cut.step(cut.start(), text);
+  int64_t rounds = 0;
+  for (int64_t work = 200, less = 100; !cut.prepare_mask(of_cut, &work); work = 200, less = 100) {
+    cut.prepare_mask(cut.start(), &less);
+    ASSERT_LT(++rounds, 100'000);
+  }
+  EXPECT_GT(rounds, 3);
+  EXPECT_TRUE(std::ranges::equal(cut.mask(of_cut), whole.mask(of_whole)));
+  EXPECT_TRUE(std::ranges::equal(cut.mask(cut.start()), whole.mask(whole.start())));
 }
 
 TEST(SchemaRefusals, LargeEnumsCompile) {
