@@ -14,7 +14,7 @@ class ByteBudget {
   int64_t bytes() const { return bytes_; }
   int64_t held() const { return held_; }
 
-  /// What one request holds, given back at the end. Used by one thread at a time.
+  /// Bytes that one request holds, given back at the end. Used by one thread at a time.
   class Share {
    public:
     explicit Share(ByteBudget* budget) : budget_(budget) {}  ///< null: there is no limit

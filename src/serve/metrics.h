@@ -19,7 +19,7 @@ namespace hocket::serve {
 class Histogram {
  public:
   explicit Histogram(std::vector<double> bounds);
-  /// Of values that were counted elsewhere: counts by bound, and above all, and their sum.
+  /// Takes over values that were counted elsewhere: counts by bound, and above all, and their sum.
   Histogram(std::vector<double> bounds, std::vector<int64_t> counts, double sum);
   void add(double value);
   /// Appends the series of the histogram; `labels` without brackets.

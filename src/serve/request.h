@@ -134,7 +134,7 @@ struct Stats {
   int64_t running = 0, waiting = 0;             ///< requests
   int64_t pages = 0, pages_in_use = 0;          ///< of the KV cache; cached prefixes are not in use
   int64_t prefix_queries = 0, prefix_hits = 0;  ///< tokens looked up, and found, in the cache
-  /// Of prompts that have begun, tokens found in the cache included.
+  /// Tokens of prompts that have begun, those found in the cache included.
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0, preemptions = 0, steps = 0;
   /// Steps by the first bound that their tokens do not exceed; the last: above all.

@@ -196,7 +196,7 @@ class Plans(rl_util.RlTest):
             self.remove("one")
 
     def test_refuses_plans_whose_bits_differ(self):
-        """Those that can run measure and print the difference with strict: false. Tiles may have the same bits."""
+        """Plans that can run measure and print the difference with strict: false. Tiles may have the same bits."""
         self.write_run("one", plan={"tp": 3})
         self.assertIn("plan.tp is 3, which does not divide the", self.rl("one", code=2))
         four_keys = dict(rl_util.DENSE, num_key_value_heads=4)

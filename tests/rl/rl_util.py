@@ -23,7 +23,7 @@ MOE = dict(WIDTHS, model_type="qwen3_moe", tie_word_embeddings=False, num_expert
            router_aux_loss_coef=0.0)
 
 
-# Of a rank: six pages of 32 tokens, for eight texts of up to three (long_prompts).
+# Bytes of a rank: six pages of 32 tokens, for eight texts of up to three (long_prompts).
 FEW_PAGES = 48 * 1024
 
 
