@@ -3,6 +3,7 @@
 // later request may begin with.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>

@@ -236,7 +236,7 @@ TEST(AttentionPaged, CopiedTokensGiveTheSameBits) {
     for_both([&](DType dtype, double) {
       Random random(static_cast<uint64_t>(begin));
       Cache cache({4, 2, 16}, dtype, 20, random);
-      Text first = cache.text(130);
+      Text first = cache.text(140);
       const auto sibling = [&] {
         Text made = first;
         for (size_t i = static_cast<size_t>((begin - 1) / kPageTokens); i < made.pages.size();

@@ -246,9 +246,8 @@ class PagedAttention {
       const int64_t from = copies_[2 * r] - first_page_, end = copies_[2 * r + 1];
       if (end < 0 || end > row_pages_ * kPageTokens) {
         fail_run("attention_paged",
-                 "sequence {} has {} copied tokens; expected 0 to the {} of its "
-                 "{} pages",
-                 r, end, row_pages_ * kPageTokens, row_pages_);
+                 "sequence {} has {} copied tokens; expected 0 to the {} of its {} pages", r, end,
+                 row_pages_ * kPageTokens, row_pages_);
       }
       const int64_t to = page_of(r, end - 1), count = (end - 1) % kPageTokens + 1;
       if (to < 0 || to >= pages_ || to == from) continue;
