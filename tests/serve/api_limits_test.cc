@@ -15,14 +15,6 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-/// Allows everything; tests look at the schema that asked for it.
-class AnyConstraint final : public TokenConstraint {
- public:
-  void allow(std::span<uint32_t> mask) override { std::ranges::fill(mask, ~uint32_t{0}); }
-  void accept(int32_t) override {}
-  bool may_end() const override { return true; }
-};
-
 TEST(ApiLimits, BusyIs429WithRetryAfter) {
   FakeServer server({.limit = 2, .held = true});
   Client one(server.port()), two(server.port());

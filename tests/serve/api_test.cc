@@ -367,14 +367,6 @@ TEST_F(ApiTest, ToolCallsStream) {
   EXPECT_EQ(events.back()["choices"][0]["finish_reason"], "tool_calls");
 }
 
-/// Allows everything; tests look at the schema that asked for it.
-class AnyConstraint final : public TokenConstraint {
- public:
-  void allow(std::span<uint32_t> mask) override { std::ranges::fill(mask, ~uint32_t{0}); }
-  void accept(int32_t) override {}
-  bool may_end() const override { return true; }
-};
-
 TEST_F(ApiTest, ResponseFormatsBecomeConstraints) {
   std::vector<OrderedJson> schemas;
   options.constraint = [&](const OrderedJson* schema) {

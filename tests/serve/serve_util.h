@@ -2,6 +2,7 @@
 // A tokenizer of bytes, a service that echoes, and clients on sockets, for tests of the server.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -164,5 +165,13 @@ Answer fetch(int port, const std::string& method, const std::string& path,
              const std::string& body = "", const std::string& headers = "");
 std::string post_text(const std::string& path, const std::string& body,
                       const std::string& headers = "");
+
+/// Allows everything; tests look at the schema that asked for it.
+class AnyConstraint final : public TokenConstraint {
+ public:
+  void allow(std::span<uint32_t> mask) override { std::ranges::fill(mask, ~uint32_t{0}); }
+  void accept(int32_t) override {}
+  bool may_end() const override { return true; }
+};
 
 }  // namespace hocket::serve
