@@ -42,7 +42,7 @@ class Layers(unittest.TestCase):
         for folder in check_layers.RANK:
             self.assertTrue(os.path.isdir(os.path.join(src, folder)), folder)
         with open(os.path.join(ROOT, "CMakeLists.txt"), encoding="utf-8") as f:
-            modules = re.findall(r"^hocket_module\((\w+)", f.read(), re.M)
+            modules = re.findall(r"^ *hocket_module\((\w+)", f.read(), re.M)
         # src/torch is a library of its own (cmake/HocketTorch.cmake).
         self.assertEqual(sorted(os.listdir(src)), sorted({*modules, "torch"}))
 

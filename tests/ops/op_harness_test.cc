@@ -532,8 +532,10 @@ void expect_gradient(Problem p, const Gradient& g, const std::vector<Value>& out
       for (double h : {1e-3, 2e-4, 1e-2, 3e-5}) {
         const Differences d = difference(p, i, e, h, out, weights);
         if (!d.routes_kept) continue;
+        // Both are zero, and so is the scale, where no target counts.
+        const double apart = std::abs(d.value - grad[e]);
         const double error =
-            std::abs(d.value - grad[e]) / std::max({std::abs(grad[e]), 1e-3 * top, 1e-6 * terms});
+            apart == 0 ? 0 : apart / std::max({std::abs(grad[e]), 1e-3 * top, 1e-6 * terms});
         if (error < best) {
           best = error, value = d.value;
         }
