@@ -98,7 +98,7 @@ class Serve(unittest.TestCase):
 
     def test_a_batch_makes_calls_that_a_row_demands(self):
         with open(self.box.path("chat.jinja"), "w", encoding="utf-8") as f:
-            f.write("{% for m in messages %}{{ m.content }}{% endfor %}")
+            f.write("{% if tools %}{{ tools[0].function.name }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}")
         tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"const": 1}},
                                                                              "required": ["a"]}}}
         with open(self.box.path("calls.jsonl"), "w", encoding="utf-8") as f:
