@@ -35,12 +35,24 @@ void pack_b(const Gemm<T>& g, int64_t j0, int64_t cols, int64_t p0, int64_t kc, 
   }
 }
 
+constexpr int64_t kLineBytes = 64;
 /// Up to this number of rows of A, B is transposed in small chunks, once, while the next columns
 /// come from memory: more rows pay for a packed block.
 constexpr int64_t kFewRows = 4 * kTileRows;
+/// Up to this number of rows, blocks are transposed in registers and used at once: sums of all rows
+/// have room beside a block. Per vector of B that is a multiply-add for each row and a few
+/// shuffles, where lanes that are rows (in_lanes) take one for each lane.
+template <typename T>
+inline constexpr int kMaxRegisterRows = kVecBytes == kLineBytes ? kLanes<T> / 2 : 3;
 /// Values of k per chunk: with two vectors of columns a quarter of the first-level cache at most.
 constexpr int64_t kChunk = 64;
-constexpr int64_t kLineBytes = 64;
+
+/// Vectors of columns of a panel whose values of B^T are read once: 16 rows of B in f32, which
+/// prefetchers of the hardware follow all at once, as they do not follow 32. Narrower vectors come
+/// in pairs: the latency of one chain of multiply-adds would bound the speed.
+constexpr int kOnceVecs = kVecBytes == kLineBytes ? 1 : kTileVecs;
+template <typename T>
+inline constexpr int64_t kOnceCols = kOnceVecs* kLanes<T>;
 
 /// Columns [0, cols) of B^T, at most two vectors of them, for k in [0, kc): rows of B.
 template <typename T>
@@ -50,35 +62,54 @@ struct Panel {
   const T* next;  ///< the panel that is read next, of the same shape
 };
 
-/// Prefetches the next panel line by line, row by row, to the second-level cache. The hardware
-/// follows this order, but not that of transposed blocks.
+/// Whether prefetches go across the rows of a panel, as its blocks are read, or along each row. On
+/// AMD (Zen 4) one thread streams 1.2 times as fast across: a page that misses in the TLB delays
+/// one row of 16, not every line behind it. Intel (Sapphire Rapids) streams faster along rows,
+/// which its prefetchers follow.
+inline bool prefetch_across() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("amd");
+#else
+  return false;
+#endif
+}
+
+/// Prefetches the next panel line by line to the second-level cache.
 template <typename T>
 class Ahead {
  public:
-  explicit Ahead(const Panel<T>& b)
-      : at_(b.next), end_(b.next + b.kc), to_row_(b.ld - b.kc), kc_(b.kc) {}
+  explicit Ahead(const Panel<T>& b) : at_(b.next) {
+    constexpr int64_t kLine = kLineBytes / sizeof(T);
+    if (prefetch_across()) {
+      run_ = b.cols, step_ = b.ld, next_run_ = kLine - b.cols * b.ld;
+    } else {
+      run_ = ceil_div(b.kc, kLine), step_ = kLine, next_run_ = b.ld - run_ * kLine;
+    }
+    left_ = run_;
+  }
   [[gnu::always_inline]] void line() {
     __builtin_prefetch(at_, 0, 2);
-    at_ += kLineBytes / sizeof(T);
-    if (at_ >= end_) {
-      at_ = end_ + to_row_;
-      end_ = at_ + kc_;
+    at_ += step_;
+    if (--left_ == 0) {
+      at_ += next_run_;
+      left_ = run_;
     }
   }
 
  private:
-  const T *at_, *end_;
-  int64_t to_row_, kc_;
+  const T* at_;
+  /// Lines of a run and to its end; elements from one to the next, and from its end to another run.
+  int64_t run_, left_, step_, next_run_;
 };
 
 /// C (+)= A B of M rows and a panel: one chain of multiply-adds per element, as in a register
 /// tile. The vectors of B are transposed in registers and used at once. `a`, `c`: row 0.
 template <typename T, int M>
 void in_registers(const Gemm<T>& g, const T* a, const Panel<T>& b, bool add, T* c) {
-  constexpr int L = kLanes<T>;
-  Vec<T> acc[kTileVecs][M] = {};
-  const T* rows[kTileVecs][L];
-  for (int v = 0; v < kTileVecs; ++v) {
+  constexpr int L = kLanes<T>, V = kOnceVecs;
+  Vec<T> acc[V][M] = {};
+  const T* rows[V][L];
+  for (int v = 0; v < V; ++v) {
     for (int r = 0; r < L; ++r) {
       // Rows beyond the last one are read in its place; their results are not stored.
       rows[v][r] = b.rows + std::min<int64_t>(v * L + r, b.cols - 1) * b.ld;
@@ -87,7 +118,7 @@ void in_registers(const Gemm<T>& g, const T* a, const Panel<T>& b, bool add, T* 
   Ahead<T> ahead(b);
   int64_t k = 0;
   for (; k + L <= b.kc; k += L) {
-    for (int v = 0; v < kTileVecs; ++v) {
+    for (int v = 0; v < V; ++v) {
       Vec<T> block[L];
 #pragma GCC unroll 16
       for (int r = 0; r < L; ++r) {
@@ -107,7 +138,7 @@ void in_registers(const Gemm<T>& g, const T* a, const Panel<T>& b, bool add, T* 
     }
   }
   for (; k < b.kc; ++k) {
-    for (int v = 0; v < kTileVecs; ++v) {
+    for (int v = 0; v < V; ++v) {
       Vec<T> values;
       for (int r = 0; r < L; ++r) {
         values[r] = rows[v][r][k];
@@ -195,8 +226,8 @@ void in_chunks(const Gemm<T>& g, int64_t rows, const T* a, const Panel<T>& b, bo
 /// Rows of A that fill vectors: vector lanes are rows, and values of B^T need no transposing.
 template <typename T, int V>
 inline constexpr int64_t kVectorLaneRows = V* kLanes<T>;
-/// Lanes of a vector, and rows, from which this is faster than transposing.
-constexpr int64_t kMinVectorLanes = 8, kMinVectorLaneRows = 4;
+/// Lanes of a vector from which this is faster than transposing.
+constexpr int64_t kMinVectorLanes = 8;
 
 /// Sums of R rows of B^T, `ld` apart, and V vectors of rows of A, packed [k][V vectors].
 template <typename T, int R, int V>
@@ -251,7 +282,7 @@ void add_lanes(int64_t kc, const T* b, int64_t ld, const T* a, T* sums, Ahead<T>
 /// C (+)= A B of at most V vectors of rows and a whole panel. `a` is packed, c is row 0.
 template <typename T, int V>
 void in_lanes(const Gemm<T>& g, int64_t rows, const T* a, const Panel<T>& b, bool add, T* c) {
-  constexpr int64_t L = kLanes<T>, NR = kTileCols<T>, R = std::max<int64_t>(1, L / V);
+  constexpr int64_t L = kLanes<T>, NR = kOnceCols<T>, R = std::max<int64_t>(1, L / V);
   alignas(64) T sums[NR * kVectorLaneRows<T, V>];
   Ahead<T> ahead(b);
   for (int64_t j = 0; j < NR; j += R) {
@@ -272,24 +303,24 @@ void in_lanes(const Gemm<T>& g, int64_t rows, const T* a, const Panel<T>& b, boo
   }
 }
 
+/// in_registers() of `rows` rows, at most M.
+template <typename T, int M = kMaxRegisterRows<T>>
+void in_registers_of(const Gemm<T>& g, int64_t rows, const T* a, const Panel<T>& b, bool add,
+                     T* c) {
+  if constexpr (M > 1) {
+    if (rows < M) return in_registers_of<T, M - 1>(g, rows, a, b, add, c);
+  }
+  in_registers<T, M>(g, a, b, add, c);
+}
+
 /// A panel with few rows of A, the first of which is `a`; `packed` is [k][vectors of rows].
 template <typename T>
 void few_rows_panel(const Gemm<T>& g, int64_t rows, const T* a, const T* packed, const Panel<T>& b,
                     bool add, T* c) {
-  if (packed != nullptr && b.cols == kTileCols<T>) {
-    return rows <= kVectorLaneRows<T, 1> ? in_lanes<T, 1>(g, rows, packed, b, add, c)
-                                         : in_lanes<T, 2>(g, rows, packed, b, add, c);
-  }
-  switch (rows) {
-    case 1:
-      return in_registers<T, 1>(g, a, b, add, c);
-    case 2:
-      return in_registers<T, 2>(g, a, b, add, c);
-    case 3:
-      return in_registers<T, 3>(g, a, b, add, c);
-    default:
-      return in_chunks(g, rows, a, b, add, c);
-  }
+  if (rows <= kMaxRegisterRows<T>) return in_registers_of(g, rows, a, b, add, c);
+  if (packed == nullptr || b.cols < kOnceCols<T>) return in_chunks(g, rows, a, b, add, c);
+  return rows <= kVectorLaneRows<T, 1> ? in_lanes<T, 1>(g, rows, packed, b, add, c)
+                                       : in_lanes<T, 2>(g, rows, packed, b, add, c);
 }
 
 /// Packs rows of A to [k][vectors of rows] where lanes are to be rows; null: they are not.
@@ -298,7 +329,7 @@ const T* pack_lanes(const Gemm<T>& g, int64_t rows, const T* a, T* scratch) {
   constexpr int64_t kOne = kVectorLaneRows<T, 1>, kTwo = kVectorLaneRows<T, 2>;
   const int64_t width = rows <= kOne ? kOne : kTwo;
   const int64_t room = ops::gemm_scratch(g.n, g.k, sizeof(T)) / static_cast<int64_t>(sizeof(T));
-  if (kLanes<T> < kMinVectorLanes || rows < kMinVectorLaneRows || rows > kTwo ||
+  if (kLanes<T> < kMinVectorLanes || rows <= kMaxRegisterRows<T> || rows > kTwo ||
       g.k * width > room) {
     return nullptr;
   }
@@ -313,20 +344,21 @@ const T* pack_lanes(const Gemm<T>& g, int64_t rows, const T* a, T* scratch) {
 /// Part of a product A B^T with few rows of A.
 template <typename T>
 void few_rows(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1, T* scratch) {
-  constexpr int64_t NR = kTileCols<T>;
   const int64_t step = ops::gemm_step_k(g.k), rows = m1 - m0;
   const T* packed = pack_lanes(g, rows, g.a + m0 * g.lda, scratch);
+  const bool once = packed != nullptr || rows <= kMaxRegisterRows<T>;
+  const int64_t cols = once ? kOnceCols<T> : kTileCols<T>;
   const int64_t width =
       rows <= kVectorLaneRows<T, 1> ? kVectorLaneRows<T, 1> : kVectorLaneRows<T, 2>;
-  for (int64_t j = n0; j < n1; j += NR) {
+  for (int64_t j = n0; j < n1; j += cols) {
     for (int64_t p = 0; p < g.k; p += step) {
       const T* from = g.b + j * g.ldb + p;
-      const T* next = p + step < g.k     ? from + step
-                      : j + 2 * NR <= n1 ? from - p + NR * g.ldb
-                                         : from;
+      const T* next = p + step < g.k       ? from + step
+                      : j + 2 * cols <= n1 ? from - p + cols * g.ldb
+                                           : from;
       const Panel<T> b{.rows = from,
                        .ld = g.ldb,
-                       .cols = std::min(NR, n1 - j),
+                       .cols = std::min(cols, n1 - j),
                        .kc = std::min(step, g.k - p),
                        .next = next};
       few_rows_panel(g, rows, g.a + m0 * g.lda + p,
