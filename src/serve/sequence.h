@@ -20,7 +20,8 @@ struct Scheduler::Sequence {
   std::pair<int64_t, int64_t> order;  ///< priority, arrival
   std::string cache_namespace;        ///< of its prefixes
 
-  /// Tokens of the prompt, then of the text; none before open(): requests that wait share their prompts.
+  /// Tokens of the prompt, then of the text; none before open(): requests that wait share their
+  /// prompts.
   std::vector<int32_t> tokens;
   int64_t computed = 0;  ///< tokens whose keys and values are in the pages
   int64_t part = 0;      ///< StepLimits::parts: where its pages are

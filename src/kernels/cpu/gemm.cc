@@ -62,10 +62,10 @@ struct Panel {
   const T* next;  ///< the panel that is read next, of the same shape
 };
 
-/// Returns whether prefetches go across the rows of a panel, as its blocks are read, or along each row. On
-/// AMD (Zen 4) one thread streams 1.2 times as fast across: a page that misses in the TLB delays
-/// one row of 16, not every line behind it. Intel (Sapphire Rapids) streams faster along rows,
-/// which its prefetchers follow.
+/// Returns whether prefetches go across the rows of a panel, as its blocks are read, or along each
+/// row. On AMD (Zen 4) one thread streams 1.2 times as fast across: a page that misses in the TLB
+/// delays one row of 16, not every line behind it. Intel (Sapphire Rapids) streams faster along
+/// rows, which its prefetchers follow.
 inline bool prefetch_across() {
 #if defined(__x86_64__)
   return __builtin_cpu_is("amd");
