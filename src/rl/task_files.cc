@@ -148,7 +148,7 @@ std::string rl_yaml(const TaskFilesOptions& options, const Lengths& lengths) {
       "objective: rl\n"
       "model: {{path: {model}}}\n"
       "{data}"
-      "train: {{steps: {steps}, seq_len: {row}, lr: {lr}, schedule: constant, warmup_steps: 5, "
+      "train: {{steps: {steps}, seq_len: {row}, lr: {lr}, schedule: cosine, warmup_steps: 5, "
       "eval_every: 20, seed: {seed}}}\n"
       "optimizer: {{weight_decay: 0}}\n"
       "rl:\n"
