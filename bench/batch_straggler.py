@@ -37,14 +37,6 @@ def write_rows(path, rows):
         f.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def children(pid):
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as f:
-            return [int(child) for child in f.read().split()]
-    except OSError:
-        return []
-
-
 def cpu_seconds(pid):
     """Returns the processor time of a process; 0 once it has ended."""
     try:
@@ -67,7 +59,7 @@ class Turns:
 
     def find(self, number):
         master = self.masters[number % len(self.masters)]
-        found = children(master.pid)
+        found = cli_util.children(master.pid)
         if len(self.masters) > 1:
             return found[0] if found else None
         return sorted(found)[number] if len(found) == WORKERS else None

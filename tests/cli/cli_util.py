@@ -24,6 +24,15 @@ TINY = {
 }
 
 
+def children(pid):
+    """Returns the processes that a process started and that have not been reaped; none once it has ended."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as f:
+            return [int(child) for child in f.read().split()]
+    except OSError:
+        return []
+
+
 class Sandbox:
     """A folder for commands. Its configs are the repository's, with tiny sizes."""
 

@@ -48,14 +48,6 @@ def make_rows(rng):
     return lines, wrong
 
 
-def children(pid):
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as f:
-            return [int(child) for child in f.read().split()]
-    except OSError:
-        return []
-
-
 def kill(pid):
     try:
         os.kill(pid, signal.SIGKILL)
@@ -125,7 +117,7 @@ class BatchFaults(unittest.TestCase):
                     self.assertIn(master.poll(), (None, 0))
                     if master.poll() == 0:
                         break
-                    workers = children(master.pid)
+                    workers = cli_util.children(master.pid)
                     if self.rng.random() < 0.4:
                         killed["master"] += kill(master.pid)
                         self.assertEqual(-signal.SIGKILL, master.wait(timeout=30))
