@@ -23,19 +23,19 @@ struct Item {
   LossInputs* inputs = nullptr;
 };
 
-/// Returns the most micro-batches that Packing has for so many samples of at most so many places.
-/// Requires: a row has room for one.
+/// Returns the most micro-batches that Packing makes of `samples` samples with at most `places`
+/// tokens each. Requires: places <= seq_len.
 int64_t most_micro_batches(int64_t samples, int64_t places, int64_t seq_len, int64_t rows_at_once,
                            int64_t multiple);
 
-/// Rows that a program takes.
+/// Sizes of the rows that a program takes.
 struct RowLimits {
   int64_t seq_len = 0;
   int64_t ranks = 1;     ///< that divide the rows of a micro-batch equally
   int64_t most = 1;      ///< rows of a micro-batch
-  bool fewer = true;     ///< whether there are programs of fewer
+  bool fewer = true;     ///< programs of fewer rows may be compiled, too
   int64_t multiple = 1;  ///< divisor of the number of micro-batches
-  bool shares = true;    ///< whether samples of a prompt share its places
+  bool shares = true;    ///< samples of a prompt share its places
 
   /// `multiple`: divisor of the number of micro-batches. Ranks of cp cut rows, and tokens far apart
   /// do not share places.
@@ -49,9 +49,9 @@ struct RowLimits {
 class Packing {
  public:
   /// Fills rows, the longest prompts with their samples first, each into the fullest row that has
-  /// room (best fit). Those that no row has room for are divided: a prompt's tokens stand in
-  /// another row again if this holds as many of its samples' tokens. Rows are distributed to
-  /// micro-batches so that each has about as many tokens. Samples of a prompt are next to each
+  /// room (best fit). A group that no row has room for is divided: the prompt is repeated in
+  /// another row if its samples there have at least as many tokens as it has. Rows are distributed
+  /// to micro-batches so that each has about as many tokens. Samples of a prompt are next to each
   /// other in `items`. Throws Error for a sample that no row has room for.
   Packing(std::span<const Item> items, const RowLimits& limits);
 

@@ -20,8 +20,8 @@ struct EngineOptions {
   std::optional<int64_t> max_num_seqs;
   /// New tokens of a step there, at least one of every text; none: 512, or more for more texts.
   std::optional<int64_t> max_num_batched_tokens;
-  int64_t decode_steps = 0;   ///< of texts alone behind each with prompts (SchedulerOptions)
-  int64_t prompt_tokens = 0;  ///< of one prompt in a step; 0: any
+  int64_t decode_steps = 0;   ///< SchedulerOptions::decode_steps
+  int64_t prompt_tokens = 0;  ///< SchedulerOptions::prompt_tokens
   int64_t max_waiting = 512;  ///< requests in the queue; submit() then throws Busy
   int64_t max_logprobs = 20;  ///< alternatives per token
   std::optional<double>

@@ -28,10 +28,11 @@ struct SchedulerOptions {
   bool prefix_caching = true;
   /// New tokens of a step and partition, prompts and texts together; 0: StepLimits::tokens.
   int64_t token_budget = 0;
-  /// Steps of running texts alone behind every step with tokens of a prompt, while texts run. A
-  /// long prompt's keys are then read less often than with chunks as small in every step.
+  /// Number of steps for running texts alone after each step with prompt tokens, while texts run.
+  /// The keys of a long prompt are read once per chunk: few large chunks cost less than many small
+  /// ones.
   int64_t decode_steps = 0;
-  /// Tokens of one prompt in a step, so that it leaves room for others behind it; 0: any.
+  /// Most tokens of one prompt in a step, which leaves room for later prompts; 0: no limit.
   int64_t prompt_tokens = 0;
   int64_t max_waiting = 4096;  ///< requests beyond it are refused (Busy); 0: no limit
   /// Distinguishes cached prefixes beside a request's salt: adapter and version of the weights.
@@ -68,7 +69,7 @@ class Scheduler {
   /// Chooses the tokens of the next step: running texts first, then prompts under way, then
   /// waiting requests, unless it is a step of running texts alone.
   std::vector<Planned> plan();
-  /// Has the constraints of running texts do a part of their work. A text whose mask is not ready
+  /// Computes a part of the masks of running texts with constraints. A text whose mask is not ready
   /// sits out the step, so that no constraint holds up the others.
   void prepare_masks();
   void plan_running(bool decoding, std::vector<Planned>* planned);
@@ -95,7 +96,7 @@ class Scheduler {
   /// but for its last token, is copied by the step.
   void start(Sequence& sequence);
   void count_step(int64_t tokens);
-  /// Names what the tokens from `begin` on complete: pages, and the end of the prompt.
+  /// Names the pages that the tokens from `begin` on complete, and the end of the prompt.
   void name_pages(Sequence& sequence, int64_t begin);
   void release_pages(Sequence& sequence);
   void take_results(const std::vector<Planned>& planned, const StepOutput& output);
@@ -105,7 +106,7 @@ class Scheduler {
   void copy_routes(const Planned& planned, PageId copied);
   std::vector<int32_t> routes_of(const Sequence& sequence) const;
   void take_token(Sequence& sequence, const StepOutput& output, size_t row);
-  /// Ends a text of whose rows one has logits that are not finite; false: all are.
+  /// Ends a text with a row of logits that are not finite. Returns false if all are finite.
   bool end_without_logits(const Planned& planned, const StepOutput& output);
   /// Ends a text whose constraint allows no token.
   void end_without_token(Sequence& sequence);
@@ -131,7 +132,7 @@ class Scheduler {
   int64_t rows_left_ = 0, changes_left_ = 0;
   int64_t decode_steps_left_ = 0;  ///< before prompts have tokens again
   bool masks_missing_ = false;     ///< of some running text
-  size_t mask_turns_ = 0;          ///< steps that had constraints work
+  size_t mask_turns_ = 0;          ///< steps that computed masks
   Stats stats_;
 };
 

@@ -25,10 +25,10 @@ using ops::kAttnKeysFwd;
 using ops::kAttnRowsBwd;
 using ops::kAttnRowsFwd;
 
-/// Queries [at, end) of a document, or the last of several blocks of them. Of the keys, all before
-/// `key` are hidden from them. Of a branch: tokens up to `shared` are those of its document, and
-/// the branch's own come `gap` tokens after; `at` may be before these, where a block of the same
-/// position begins in a document.
+/// Queries [at, end) of a document, or the last of several blocks of them. Keys before `key` are
+/// hidden from them. In a branch the document's tokens up to `shared` come first, and the branch's
+/// own tokens begin `gap` tokens behind them. `at` may lie before the branch's first token: blocks
+/// begin at the same positions as in a document of its own.
 struct Block {
   int32_t at, end, key, shared = 0, gap = 0;
 
@@ -274,7 +274,7 @@ void backward_row(int64_t end, int64_t begin, int64_t seen, T lse2, T delta, T s
 }
 
 /// dK, dV of keys [b.key, key_end) of a kv head and dQ of the query heads that share it, for the
-/// queries of a block. `adds`: to gradients that are there, of all of these.
+/// queries of a block. `adds`: dK, dV and dQ are added to the gradients that are there.
 template <typename T>
 void backward_block(const Heads<T>& hs, const Block& b, int64_t key_end, bool adds, int64_t kv_head,
                     const BackwardArgs<T>& x, const BackwardScratch<T>& ws) {
