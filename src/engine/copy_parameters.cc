@@ -186,12 +186,12 @@ class TensorCopies {
     std::byte* into = nullptr;
     if (gives) {
       const auto& entries = from_store_.at(giver).entries();
-      source = entries.at(from.buffer->name).memory->data() + type.bytes_of(from.local);
+      source = entries.at(from.buffer->name).data + type.bytes_of(from.local);
     }
     if (takes) {
       auto& entry = to_store_.at(taker).get(*to.buffer, to_);
       entry.initialised = true;
-      into = entry.memory->data() + type.bytes_of(to.local);
+      into = entry.data + type.bytes_of(to.local);
     }
     if (gives && takes) {
       device().copy(into, source, bytes);

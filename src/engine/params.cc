@@ -106,7 +106,7 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
                             });
     }
     if (!host.empty()) {
-      store.device().copy(entry.memory->data(), host.data(), std::ssize(host));
+      store.device().copy(entry.data, host.data(), std::ssize(host));
     }
   }
 }
@@ -137,7 +137,7 @@ void scatter(const graph::Tensor& tensor, const program::Program& program,
   }
   for_each_held(tensor, program, holders, [&](const Held& held) {
     runtime::PersistentStore& of_rank = store.at(held.rank);
-    std::byte* const data = of_rank.entries().at(held.buffer->name).memory->data();
+    std::byte* const data = of_rank.entries().at(held.buffer->name).data;
     for (int64_t done = 0; done < held.count;) {
       const int64_t count = std::min(held.count - done, kPieceElements);
       piece.resize(static_cast<size_t>(bytes(count)));
@@ -157,7 +157,7 @@ std::vector<checkpoint::Share> Owners::shares(const graph::Tensor& tensor) const
   const auto add = [&](const Held& held) {
     if (!store_.ranks().has(held.rank)) return;
     runtime::PersistentStore& of_rank = store_.at(held.rank);
-    const std::byte* const data = of_rank.entries().at(held.buffer->name).memory->data();
+    const std::byte* const data = of_rank.entries().at(held.buffer->name).data;
     owned.push_back({held.rank, held.begin, held.count, data + tensor.type.bytes_of(held.local)});
   };
   for_each_once(tensor, placement_.program(), placement_.holders(tensor.name, among_), add);
@@ -170,7 +170,7 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
                               const runtime::Store& store) {
   const auto fetch = [&](const Holder& holder, int64_t element, int64_t count, void* to) {
     const runtime::PersistentStore& of_rank = store.at(holder.rank);
-    const std::byte* const data = of_rank.entries().at(holder.buffer->name).memory->data();
+    const std::byte* const data = of_rank.entries().at(holder.buffer->name).data;
     of_rank.device().copy(to, data + tensor.type.bytes_of(element), tensor.type.bytes_of(count));
   };
   return gather_tensor(tensor, stored_by(program, tensor.name), store.ranks(), fetch);

@@ -189,6 +189,7 @@ Executor::Impl::Impl(Rank& rank, std::shared_ptr<PersistentStore> tensors,
 /// out consecutively, each in pages of its own.
 void Executor::Impl::name_buffers() {
   store->expect_same_layouts(*program);
+  store->add(*program);
   named_offset.assign(cls.buffers.size(), kNone);
   persistent.assign(cls.buffers.size(), nullptr);
   for (size_t i = 0; i < cls.buffers.size(); ++i) {
@@ -199,7 +200,7 @@ void Executor::Impl::name_buffers() {
     if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) continue;
     named[{buffer.name, buffer.micro_batch}] = i;
     if (buffer.kind == BufferKind::persistent) {
-      persistent[i] = store->get(buffer, *program).memory->data();
+      persistent[i] = store->get(buffer, *program).data;
       continue;
     }
     has_inputs = has_inputs || buffer.kind == BufferKind::input;

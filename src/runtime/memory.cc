@@ -52,19 +52,52 @@ std::shared_ptr<Device> device_of_lane(program::Lane lane, const std::shared_ptr
   return device_of(program::workspace_space(lane), device);
 }
 
+void PersistentStore::create(program::Space space,
+                             const std::vector<const program::Buffer*>& buffers,
+                             const program::Program& program) {
+  constexpr int64_t kAligned = 64;
+  int64_t bytes = 0;
+  for (const program::Buffer* buffer : buffers) {
+    bytes += round_up(buffer->type.bytes(), kAligned);
+  }
+  Memory& memory =
+      *memories_[place_of(space)].emplace_back(device_of(space, device_)->reserve(bytes));
+  int64_t offset = 0;
+  for (const program::Buffer* buffer : buffers) {
+    const int64_t end = offset + round_up(buffer->type.bytes(), kAligned);
+    entries_.emplace(buffer->name, Entry{program::contents_of(*buffer, program, rank_),
+                                         memory.data() + offset, false});
+    offset = end;
+  }
+  // Only the rows in use of a tensor with symbolic dims are touched.
+  if (std::ranges::none_of(buffers, [](const auto* b) { return b->type.symbolic(); })) {
+    memory.commit({0, bytes});
+  }
+}
+
+void PersistentStore::add(const program::Program& program) {
+  std::array<std::vector<const program::Buffer*>, program::kNumSpaces> absent;
+  for (const program::Buffer& buffer : program.classes[program.class_of(rank_)].buffers) {
+    if (buffer.kind == program::BufferKind::persistent && !buffer.type.symbolic() &&
+        !entries_.contains(buffer.name)) {
+      absent[place_of(buffer.space)].push_back(&buffer);
+    }
+  }
+  for (size_t space = 0; space < absent.size(); ++space) {
+    if (!absent[space].empty()) {
+      create(static_cast<program::Space>(space), absent[space], program);
+    }
+  }
+}
+
 PersistentStore::Entry& PersistentStore::get(const program::Buffer& buffer,
                                              const program::Program& program) {
-  program::Contents contents = program::contents_of(buffer, program, rank_);
   auto it = entries_.find(buffer.name);
   if (it == entries_.end()) {
-    const int64_t bytes = round_up(buffer.type.bytes(), 64);
-    Entry entry{std::move(contents), device_of(buffer.space, device_)->reserve(bytes), false};
-    // Only the rows in use of a tensor with symbolic dims are touched.
-    if (!buffer.type.symbolic()) {
-      entry.memory->commit({0, bytes});
-    }
-    return entries_.emplace(buffer.name, std::move(entry)).first->second;
+    create(buffer.space, {&buffer}, program);
+    return entries_.at(buffer.name);
   }
+  const program::Contents contents = program::contents_of(buffer, program, rank_);
   const Entry& entry = it->second;
   if (entry.space != buffer.space) {
     fail_run("memory", "{} is in {} memory; the program expects it in {} memory", buffer.name,
@@ -106,10 +139,8 @@ PersistentStore::Entry* PersistentStore::find(const std::string& name) {
 
 int64_t PersistentStore::resident_bytes(program::Space space) const {
   int64_t bytes = 0;
-  for (const auto& [name, entry] : entries_) {
-    if (entry.space == space) {
-      bytes += entry.memory->resident_bytes();
-    }
+  for (const std::unique_ptr<Memory>& memory : memories_[place_of(space)]) {
+    bytes += memory->resident_bytes();
   }
   return bytes;
 }

@@ -2,6 +2,7 @@
 // Memory of a rank: arenas that its programs share in turn, and persistent stores.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -58,13 +59,16 @@ std::shared_ptr<Device> device_of_lane(program::Lane lane, const std::shared_ptr
 class PersistentStore {
  public:
   struct Entry : program::Contents {
-    std::unique_ptr<Memory> memory;
+    std::byte* data = nullptr;
     bool initialised = false;
   };
   explicit PersistentStore(int32_t rank = 0, std::shared_ptr<Device> device = cpu_device())
       : rank_(rank), device_(std::move(device)) {}
   int32_t rank() const { return rank_; }
 
+  /// Creates the absent entries of a program's persistent buffers, side by side, so that small
+  /// tensors share large pages too. get() would give each pages of its own.
+  void add(const program::Program& program);
   /// Returns the entry of a persistent buffer, by name. Creates it zero-filled if absent, with room
   /// for the upper bounds of symbols. Throws Error if it exists with another type, other elements,
   /// or in another space.
@@ -80,9 +84,14 @@ class PersistentStore {
   Device& device() const { return *device_; }
 
  private:
+  /// Creates entries of these buffers, all of one space, in memory of their own.
+  void create(program::Space space, const std::vector<const program::Buffer*>& buffers,
+              const program::Program& program);
+
   const int32_t rank_;
   std::shared_ptr<Device> device_;
   std::map<std::string, Entry> entries_;
+  std::array<std::vector<std::unique_ptr<Memory>>, program::kNumSpaces> memories_;
 };
 
 }  // namespace hocket::runtime

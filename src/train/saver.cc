@@ -130,7 +130,7 @@ bool all_finite(const runtime::Device& device, const runtime::PersistentStore::E
   for (int64_t done = 0; done < type.numel(); done += kPiece) {
     const int64_t count = std::min(type.numel() - done, kPiece);
     piece.resize(static_cast<size_t>(type.bytes_of(count)));
-    device.copy(piece.data(), entry.memory->data() + type.bytes_of(done), std::ssize(piece));
+    device.copy(piece.data(), entry.data + type.bytes_of(done), std::ssize(piece));
     if (!graph::all_finite(type.dtype, piece.data(), count)) return false;
   }
   return true;

@@ -76,7 +76,7 @@ void expect_filled(const engine::Compiled& compiled, const runtime::Store& store
     engine::for_each_held(
         tensor, compiled.program, stored.holders(tensor.name, store.ranks().ids()),
         [&](const engine::Held& held) {
-          const void* at = store.at(held.rank).entries().at(held.buffer->name).memory->data() +
+          const void* at = store.at(held.rank).entries().at(held.buffer->name).data +
                            tensor.type.bytes_of(held.local);
           bad += wide ? wrong<double>(tensor.name, held.begin, held.count, at)
                       : wrong<float>(tensor.name, held.begin, held.count, at);

@@ -155,9 +155,7 @@ void expect_initial(const engine::Compiled& compiled, const runtime::Store& stor
       if (compiled.reference.tensor(id).kind != graph::TensorKind::param) continue;
       const auto& own = store.at(rank).entries().at(name);
       ASSERT_TRUE(own.initialised) << name;
-      EXPECT_EQ(std::memcmp(own.memory->data(), entry.memory->data(),
-                            static_cast<size_t>(entry.type.bytes())),
-                0)
+      EXPECT_EQ(std::memcmp(own.data, entry.data, static_cast<size_t>(entry.type.bytes())), 0)
           << name << " of rank " << rank;
     }
   }

@@ -77,9 +77,7 @@ void compare_both_ways(const engine::Run& run, uint64_t seed) {
   ASSERT_EQ(remote.store().at(rank).entries().size(), entries.size());
   for (const auto& [name, entry] : entries) {
     const auto& other = remote.store().at(rank).entries().at(name);
-    EXPECT_EQ(std::memcmp(other.memory->data(), entry.memory->data(),
-                          static_cast<size_t>(entry.type.bytes())),
-              0)
+    EXPECT_EQ(std::memcmp(other.data, entry.data, static_cast<size_t>(entry.type.bytes())), 0)
         << name << " on rank " << rank;
   }
   for (const graph::Tensor& tensor : compiled->reference.tensors) {

@@ -511,7 +511,7 @@ TEST(Rewrites, ALossyCodecIsReportedAndKeepsReplicasEqual) {
     for (const program::Buffer& buffer : program.classes[0].buffers) {
       if (buffer.kind != program::BufferKind::persistent) continue;
       const auto bytes = [&](int32_t rank) {
-        const auto* data = store.at(rank).get(buffer, program).memory->data();
+        const auto* data = store.at(rank).get(buffer, program).data;
         return std::string(reinterpret_cast<const char*>(data),
                            static_cast<size_t>(buffer.type.bytes()));
       };

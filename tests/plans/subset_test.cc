@@ -42,9 +42,7 @@ void expect_same(const runtime::Store& got, const runtime::Store& want, int32_t 
   ASSERT_EQ(got.at(rank).entries().size(), entries.size());
   for (const auto& [name, entry] : entries) {
     const auto& other = got.at(rank).entries().at(name);
-    EXPECT_EQ(std::memcmp(other.memory->data(), entry.memory->data(),
-                          static_cast<size_t>(entry.type.bytes())),
-              0)
+    EXPECT_EQ(std::memcmp(other.data, entry.data, static_cast<size_t>(entry.type.bytes())), 0)
         << name << " on rank " << rank;
   }
 }

@@ -377,7 +377,7 @@ struct Ranks {
   }
   /// Returns the data of a persistent buffer.
   std::byte* data_of(int32_t rank, const program::Buffer& buffer) const {
-    return store.at(rank).get(buffer, program).memory->data();
+    return store.at(rank).get(buffer, program).data;
   }
   template <class Visit>
   void each_buffer(const Visit& visit) {

@@ -141,20 +141,40 @@ TEST(PersistentStore, KeepsNamedTensors) {
   auto& entry = store.get(persistent("w", type), alone());
   EXPECT_FALSE(entry.initialised);
   for (int64_t i = 0; i < type.bytes(); ++i) {
-    EXPECT_EQ(entry.memory->data()[i], std::byte{0});
+    EXPECT_EQ(entry.data[i], std::byte{0});
   }
-  entry.memory->data()[3] = std::byte{42};
+  entry.data[3] = std::byte{42};
   entry.initialised = true;
   auto& again = store.get(persistent("w", type), alone());
   EXPECT_EQ(&again, &entry);
-  EXPECT_EQ(again.memory->data()[3], std::byte{42});
+  EXPECT_EQ(again.data[3], std::byte{42});
   EXPECT_EQ(store.find("w"), &entry);
   EXPECT_EQ(store.find("v"), nullptr);
   EXPECT_EQ(store.resident_bytes(), kPage);  // 60 bytes, and no other tensor in their page
-  store.get(persistent("v", {DType::f64, {9}}), alone()).memory->data()[0] = std::byte{1};
+  store.get(persistent("v", {DType::f64, {9}}), alone()).data[0] = std::byte{1};
   EXPECT_EQ(store.resident_bytes(), 2 * kPage);
   EXPECT_EQ(store.entries().size(), 2u);
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(store.find("v")->memory->data()) % 64, 0u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(store.find("v")->data) % 64, 0u);
+}
+
+TEST(PersistentStore, PutsTensorsOfAProgramSideBySide) {
+  PersistentStore store;
+  program::Program program = alone();
+  const TensorType small{DType::f32, {3, 5}};
+  const program::Buffer kept = persistent("kept", small);
+  std::byte* const before = store.get(kept, program).data;
+  program::Buffer host = persistent("host", small);
+  host.space = program::Space::host;
+  program.classes[0].buffers = {persistent("a", small), kept, persistent("b", small), host};
+  store.add(program);
+  ASSERT_EQ(store.entries().size(), 4u);
+  EXPECT_EQ(store.find("kept")->data, before);
+  EXPECT_EQ(store.find("b")->data - store.find("a")->data, 64);
+  EXPECT_EQ(store.find("host")->space, program::Space::host);
+  store.find("a")->data[0] = store.find("b")->data[0] = store.find("host")->data[0] = std::byte{1};
+  EXPECT_EQ(store.resident_bytes(), kPage);
+  EXPECT_EQ(store.resident_bytes(program::Space::host), kPage);
+  EXPECT_EQ(&store.get(program.classes[0].buffers[2], program), store.find("b"));
 }
 
 TEST(PersistentStore, RefusesAnotherTypeOrLayout) {

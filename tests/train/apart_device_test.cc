@@ -185,7 +185,7 @@ std::pair<std::string, std::string> saved_and_refused(const engine::Run& run,
   saver.prune(2, 0);
   const runtime::PersistentStore& store = training.store().at(ranks.ids().back());
   const float poison = std::numeric_limits<float>::quiet_NaN();
-  store.device().copy(store.entries().begin()->second.memory->data(), &poison, sizeof poison);
+  store.device().copy(store.entries().begin()->second.data, &poison, sizeof poison);
   std::string refused;
   try {
     save(3);
@@ -266,7 +266,7 @@ TEST(ApartDeviceDeathTest, AHostThatTouchesItDies) {
   const auto& entry = session.store().at(0).entries().begin()->second;
   EXPECT_DEATH(
       {
-        const volatile std::byte first = *entry.memory->data();
+        const volatile std::byte first = *entry.data;
         static_cast<void>(first);
       },
       "");

@@ -110,7 +110,7 @@ class Steps {
         for (const auto& [name, entry] : programs_.store().at(rank).entries()) {
           const bool is_state = name.starts_with("exp_avg");
           if (is_state == params) continue;
-          take(fmt::format("{} of rank {}", name, rank), entry.memory->data(),
+          take(fmt::format("{} of rank {}", name, rank), entry.data,
                entry.type.bytes_of(entry.type.numel()));
         }
       }
