@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <memory>
@@ -12,6 +13,36 @@
 
 namespace hocket::kernels {
 namespace {
+
+/// Time for which a thread looks for a change before it sleeps. To wake a sleeping thread takes as
+/// long, and the kernels of a step of generation follow each other sooner.
+constexpr std::chrono::microseconds kSpin(40);
+
+/// Threads of all teams of the process. Where they are more than the processors, one that spins
+/// keeps another from its work.
+std::atomic<unsigned> threads_of_teams = 0;
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// Returns once done() is true, or kSpin is over, or at once where threads outnumber processors.
+template <class Done>
+void spin(const Done& done) {
+  static const unsigned processors = std::thread::hardware_concurrency();
+  if (threads_of_teams.load(std::memory_order_relaxed) > processors) return;
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (done()) return;
+      relax();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+}
 
 /// One call of run_parts; lives on the caller's stack until every helper has left it.
 struct Job {
@@ -43,6 +74,7 @@ struct Job {
 /// and then knows the number of helpers to wait for.
 class Team {
  public:
+  Team() { ++threads_of_teams; }  // its owner
   ~Team() {
     {
       std::lock_guard lock(mutex_);
@@ -52,22 +84,28 @@ class Team {
     for (std::thread& helper : helpers_) {
       helper.join();
     }
+    threads_of_teams -= 1 + static_cast<unsigned>(helpers_.size());
   }
 
   void run(Job& job) {
     while (static_cast<int64_t>(helpers_.size()) < job.limit - 1) {
       const auto thread = static_cast<int64_t>(helpers_.size()) + 1;
       helpers_.emplace_back([this, thread] { help(thread); });
+      ++threads_of_teams;
     }
     {
       std::lock_guard lock(mutex_);
       job_ = &job;
-      ++jobs_;
+      jobs_.fetch_add(1, std::memory_order_relaxed);
     }
     wake_.notify_all();
     job.work(0);
+    {
+      std::lock_guard lock(mutex_);
+      job_ = nullptr;
+    }
+    spin([this] { return inside_.load(std::memory_order_relaxed) == 0; });
     std::unique_lock lock(mutex_);
-    job_ = nullptr;
     left_.wait(lock, [this] { return inside_ == 0; });
   }
 
@@ -76,6 +114,9 @@ class Team {
     int64_t seen = 0;
     std::unique_lock lock(mutex_);
     for (;;) {
+      lock.unlock();
+      spin([&] { return jobs_.load(std::memory_order_relaxed) > seen; });
+      lock.lock();
       wake_.wait(lock, [&] { return stopping_ || (job_ && jobs_ > seen); });
       if (stopping_) return;
       seen = jobs_;
@@ -95,9 +136,10 @@ class Team {
   std::mutex mutex_;
   std::condition_variable wake_, left_;
   Job* job_ = nullptr;     ///< guarded by mutex_; null between jobs
-  int64_t jobs_ = 0;       ///< guarded by mutex_: how many there were
-  int64_t inside_ = 0;     ///< guarded by mutex_: helpers at work on the job
   bool stopping_ = false;  ///< guarded by mutex_
+  /// Jobs so far, and helpers at work on this one. Changed under mutex_; threads that spin read
+  /// them without it.
+  std::atomic<int64_t> jobs_ = 0, inside_ = 0;
 };
 
 thread_local int size = 1;
