@@ -165,6 +165,8 @@ TEST(PersistentStore, PutsTensorsOfAProgramSideBySide) {
   std::byte* const before = store.get(kept, program).data;
   program::Buffer host = persistent("host", small);
   host.space = program::Space::host;
+  program.classes.resize(1);
+  program.classes[0].box = {{0, 1}};
   program.classes[0].buffers = {persistent("a", small), kept, persistent("b", small), host};
   store.add(program);
   ASSERT_EQ(store.entries().size(), 4u);
