@@ -192,6 +192,12 @@ std::string Metrics::page(const Stats& stats, int64_t streams) const {
   Histogram({kStepBounds.begin(), kStepBounds.end()}, {counts.begin(), counts.end()},
             static_cast<double>(stats.step_tokens))
       .print("vllm:iteration_tokens_total", labels_, &out);
+  single("hocket:memory_planned_bytes", "gauge",
+         "Most memory of weights, KV cache and steps, by the program's plan.",
+         static_cast<double>(stats.planned_bytes));
+  single("hocket:memory_resident_bytes", "gauge",
+         "Memory of weights, KV cache and steps that is allocated.",
+         static_cast<double>(stats.resident_bytes));
   single("hocket:http_streams", "gauge", "Requests for text that are being answered.",
          static_cast<double>(streams));
 

@@ -15,6 +15,7 @@
 #include "engine/params.h"
 #include "engine/programs.h"
 #include "engine/weights.h"
+#include "program/memory.h"
 #include "serve/engine.h"
 
 namespace hocket::serve {
@@ -122,7 +123,15 @@ struct ModelEngine::Impl {
     const engine::ProgramSpec spec = generation_spec(run, limits);
     programs.replace(spec, compile_generation(run, limits));
     const engine::Compiled& compiled = programs.compiled(spec);
-    engine::require_memory(run, compiled.program);
+    const std::vector<program::Memory> planned = program::memory_of(compiled.program);
+    engine::require_memory(run, compiled.program, planned);
+    for (const int32_t rank : ranks.ids()) {
+      const program::Memory& of_rank = planned[compiled.program.class_of(rank)];
+      planned_bytes += of_rank.with_host();
+      if (of_rank.total() > fullest.total()) {
+        fullest = of_rank;
+      }
+    }
     engine::load_weights(engine::open_weights(run), compiled, programs.store());
     engine::Session& session = programs.session(spec);
     engine::initialise(session.graph(), session.program(), 0, session.store());
@@ -140,6 +149,8 @@ struct ModelEngine::Impl {
 
   runtime::LocalRanks ranks;
   engine::Programs programs;
+  program::Memory fullest;    ///< planned, of the rank of this process that needs most
+  int64_t planned_bytes = 0;  ///< of all ranks of this process
   std::unique_ptr<SessionStepper> stepper;
   std::unique_ptr<Engine> engine;  ///< of the process that leads
 };
@@ -160,8 +171,10 @@ std::string ModelEngine::sizes_text() const {
   const StepLimits& sizes = limits();
   return fmt::format(
       "texts of up to {} tokens, {} at a time, {} new tokens a step; KV cache of {} pages ({} "
-      "tokens)",
-      sizes.longest, sizes.sequences, sizes.tokens, sizes.pages, sizes.pages * PagePool::kTokens);
+      "tokens); memory of a rank: at most {} ({})",
+      sizes.longest, sizes.sequences, sizes.tokens, sizes.pages, sizes.pages * PagePool::kTokens,
+      human_bytes(static_cast<double>(impl_->fullest.total())),
+      program::parts_text(impl_->fullest));
 }
 
 RequestId ModelEngine::submit(Request request, OnUpdate on_update) {
@@ -170,7 +183,14 @@ RequestId ModelEngine::submit(Request request, OnUpdate on_update) {
 
 void ModelEngine::cancel(RequestId id) { impl_->engine->cancel(id); }
 
-Stats ModelEngine::stats() const { return impl_->engine->stats(); }
+Stats ModelEngine::stats() const {
+  Stats stats = impl_->engine->stats();
+  stats.planned_bytes = impl_->planned_bytes;
+  for (const int32_t rank : impl_->ranks.ids()) {
+    stats.resident_bytes += impl_->ranks.measured(rank).with_host();
+  }
+  return stats;
+}
 
 std::string ModelEngine::failure() const { return impl_->engine->failure(); }
 

@@ -43,7 +43,7 @@ class ModelEngine : public Service {
   /// Takes part in the steps of the process that leads until that ends. Requires: !leads().
   void follow();
   const StepLimits& limits() const;
-  /// "KV cache of 2,048 pages (65,536 tokens, 1.5 GiB), ...": for the log.
+  /// "texts of up to 1024 tokens, ...; memory of a rank: at most 2.1 GiB (...)": for the log.
   std::string sizes_text() const;
 
   RequestId submit(Request request, OnUpdate on_update) override;

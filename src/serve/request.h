@@ -140,6 +140,8 @@ struct Stats {
   /// Steps by the first bound that their tokens do not exceed; the last: above all.
   std::array<int64_t, kStepBounds.size() + 1> steps_by_tokens = {};
   int64_t step_tokens = 0;  ///< of all steps
+  /// Memory of this process's ranks: at most, by the program's plan, and allocated so far.
+  int64_t planned_bytes = 0, resident_bytes = 0;
   bool prefix_caching = false;
 };
 

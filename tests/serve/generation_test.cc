@@ -260,6 +260,55 @@ TEST(Generation, EveryPlanGivesTheLogitsOfOneRank) {
   }
 }
 
+/// The memory of every rank stays within its plan, category by category, while texts fill one page
+/// of the KV cache after the other; pages that no text has used are not allocated.
+TEST(Generation, MemoryIsWithinThePlanPageByPage) {
+  constexpr int64_t kLongest = 4096;
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < kLongest; ++i) {
+    ids.push_back((i * i + 7 * i) % 61);
+  }
+  for (const std::vector<std::string>& plan : std::vector<std::vector<std::string>>{
+           {}, {"plan.tp=2"}, {"plan.pp=2"}, {"plan.dp=2"}, {"plan.dp=2", "plan.ep=2"}}) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(plan, " ")));
+    const engine::Run run = run_of(plan.size() == 2 ? "qwen3_moe" : "llama", plan);
+    const StepLimits limits = limits_of(run, kLongest, 512);
+    runtime::LocalRanks ranks = engine::local_ranks(run);
+    engine::Session session(compile_generation(run, limits), runtime::Store(ranks));
+    engine::initialise(session.graph(), session.program(), 3, session.store());
+    const std::vector<program::Memory> planned = program::memory_of(session.program());
+    SessionStepper stepper(session, limits);
+    int64_t before = ranks.measured(ranks.ids().back()).persistent;
+    const int64_t weights = before;
+    for (int64_t text = 0; text < 2; ++text) {
+      for (int64_t begin = 0; begin < kLongest; begin += 512) {
+        const auto first = static_cast<int32_t>(text * limits.pages / 2);
+        stepper.step(step_of(ids, begin, 512, first, limits.parts));
+        for (const int32_t rank : ranks.ids()) {
+          SCOPED_TRACE(fmt::format("rank {}, text {}, token {}", rank, text, begin));
+          const program::Memory taken = ranks.measured(rank);
+          const program::Memory& plan_of_rank = planned[session.program().class_of(rank)];
+          EXPECT_LE(taken.persistent, plan_of_rank.persistent);
+          EXPECT_LE(taken.inputs_outputs, plan_of_rank.inputs_outputs);
+          EXPECT_LE(taken.step_buffers, plan_of_rank.step_buffers);
+          EXPECT_LE(taken.messages, plan_of_rank.messages);
+          EXPECT_LE(taken.host, plan_of_rank.host);
+        }
+        // The last rank has the last partition's texts.
+        const int64_t now = ranks.measured(ranks.ids().back()).persistent;
+        EXPECT_GE(now, before) << "text " << text << ", token " << begin;
+        before = now;
+      }
+      // The buffers of all layers share the system's pages where they meet.
+      const int64_t last = ranks.ids().back();
+      const int64_t cache = planned[session.program().class_of(last)].persistent - weights;
+      EXPECT_NEAR(static_cast<double>(before - weights),
+                  static_cast<double>(cache * (text + 1)) / 2, 16.0 * program::kPageBytes);
+      EXPECT_GT(cache, 4 * 16 * program::kPageBytes);
+    }
+  }
+}
+
 /// A second text of the same prompt computes its last token alone: it shares the first page and
 /// copies the begin of the next one from the text that computes the prompt in the same step.
 TEST(Generation, ACopiedPromptGivesTheSameLogits) {

@@ -102,6 +102,8 @@ class Load(unittest.TestCase):
             metrics = server.metrics()
             self.assertGreater(metrics["num_preemptions_total"], 0)
             self.assertGreater(metrics["prefix_cache_hits_total"], 0)
+            self.assertGreater(metrics["hocket:memory_resident_bytes"], 0)
+            self.assertLessEqual(metrics["hocket:memory_resident_bytes"], metrics["hocket:memory_planned_bytes"])
             server.process.send_signal(signal.SIGTERM)
             self.assertEqual(0, server.process.wait(timeout=60))
 

@@ -80,6 +80,8 @@ TEST(Metrics, PageHasTheEnginesCountsAndTheTexts) {
                     .steps = 11,
                     .steps_by_tokens = {1, 10},
                     .step_tokens = 51,
+                    .planned_bytes = 8192,
+                    .resident_bytes = 4096,
                     .prefix_caching = true};
   const std::string page = metrics.page(stats, 4);
   const std::string labels = "engine=\"0\",model_name=\"a\\\"b\\\\c\\n\"";
@@ -102,6 +104,8 @@ TEST(Metrics, PageHasTheEnginesCountsAndTheTexts) {
            {"vllm:inter_token_latency_seconds_sum", "0.06"},
            {"vllm:iteration_tokens_total_count", "11"},
            {"vllm:iteration_tokens_total_sum", "51.0"},
+           {"hocket:memory_planned_bytes", "8192.0"},
+           {"hocket:memory_resident_bytes", "4096.0"},
            {"hocket:http_streams", "4.0"}}) {
     EXPECT_TRUE(has_line(page, name + "{" + labels + "} " + value)) << name << "\n" << page;
   }
