@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/error.h"
@@ -153,6 +154,15 @@ std::vector<std::string> KnownKeys::names() const {
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+std::string shown_value(std::string_view key, std::string_view value) {
+  static constexpr std::array<std::string_view, 9> kSecrets = {
+      "api_key",  "api-key", "auth_token",  "hub_token",  "hub-token",
+      "password", "secret",  "webhook_url", "webhook-url"};
+  const bool is_secret =
+      std::ranges::any_of(kSecrets, [&](std::string_view end) { return key.ends_with(end); });
+  return is_secret && value != "true" && value != "false" ? "(not shown)" : std::string(value);
 }
 
 std::string try_nearest(const KnownKeys& known, std::string_view key, std::string_view prefix) {

@@ -63,6 +63,9 @@ class KnownKeys {
   std::vector<std::pair<std::vector<std::string>, Key>> patterns_;
 };
 
+/// The value as reports show it: passwords, keys and tokens of other services stay unsaid.
+std::string shown_value(std::string_view key, std::string_view value);
+
 /// "; try NAME", or nothing if no name is near.
 std::string try_nearest(const KnownKeys& known, std::string_view key, std::string_view prefix = "");
 

@@ -231,7 +231,8 @@ KeyReport MegatronArguments::unread(const Beside& beside) const {
   for (const auto& [flag, words] : flags_) {
     const auto reason = reasons_.find(flag);
     if (reason == reasons_.end() && asked_.count(flag) > 0) continue;
-    const std::string text = flag + (words.empty() ? "" : " " + join(words, " "));
+    const std::string text =
+        flag + (words.empty() ? "" : " " + shown_value(flag, join(words, " ")));
     if (reason != reasons_.end()) {
       report.ignored.push_back(text + ": " + reason->second);
     } else {

@@ -329,7 +329,8 @@ KeyReport Settings::unread(const Beside& beside) const {
   for (const auto& [path, node] : leaves_) {
     const auto reason = reasons_.find(path);
     if (reason == reasons_.end() && is_used(path)) continue;
-    const std::string value = text_of(*node), text = fmt::format("{} = {}", path, value);
+    const std::string value = text_of(*node);
+    const std::string text = fmt::format("{} = {}", path, shown_value(path, value));
     if (reason != reasons_.end()) {
       report.ignored.push_back(text + ": " + reason->second);
       continue;

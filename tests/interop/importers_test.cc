@@ -324,6 +324,15 @@ TEST(Axolotl, ReadsALoraTraining) {
        {"model.dtype", "bf16"}});
 }
 
+TEST(Axolotl, KeysOfOtherServicesStayUnsaid) {
+  const Imported found =
+      import_axolotl(std::string(kAxolotl) + "swanlab_api_key: abc123\n", "a.yml", {4, 0});
+  EXPECT_TRUE(std::ranges::count(found.ignored, "swanlab_api_key = (not shown)"));
+  for (const std::string& line : found.ignored) {
+    EXPECT_FALSE(says(line, "abc123")) << line;
+  }
+}
+
 TEST(Axolotl, ReadsMeshAndSharding) {
   const std::string base = replaced(kAxolotl, "deepspeed: deepspeed_configs/zero2.json\n", "");
   expect_keys(import_axolotl(base + "dp_shard_size: 2\ndp_replicate_size: 2\n"
