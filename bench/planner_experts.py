@@ -65,6 +65,8 @@ def keys_of(plan):
     keys["plan.micro_batch"] = plan["micro_batch"]
     if plan.get("tp", 1) > 1:
         keys["plan.sequence_parallel"] = "true"
+    if "layers" in plan:
+        keys["plan.pp_layers"] = json.dumps(plan["layers"])
     if plan.get("chunks", 1) > 1:
         keys.update({"plan.pp_schedule": "interleaved", "plan.pp_chunks": plan["chunks"]})
     if plan["zero"] == 1:
@@ -80,7 +82,8 @@ def words(plan):
     """Returns a plan in one line."""
     mesh = " x ".join(f"{axis} {plan[axis]}" for axis in ("pp", "dp", "cp", "tp", "ep") if plan.get(axis, 1) > 1)
     chunks = f", interleaved of {plan['chunks']}" if plan.get("chunks", 1) > 1 else ""
-    return f"{mesh}{chunks}, micro-batches of {plan['micro_batch']}, ZeRO-{plan['zero']}"
+    layers = f" of {'+'.join(map(str, plan['layers']))} layers" if "layers" in plan else ""
+    return f"{mesh}{chunks}{layers}, micro-batches of {plan['micro_batch']}, ZeRO-{plan['zero']}"
 
 
 class Case:
@@ -126,8 +129,8 @@ class Case:
         return {**two, "step_s": two["step_s"] + (count - 3 * step) * slope}
 
     def expert(self, plan):
-        """Returns the plan with the least recomputation that fits."""
-        for recompute in ("none", "selective", "full"):
+        """Returns the plan with the recomputation that it names, or the least that fits."""
+        for recompute in [plan["recompute"]] if "recompute" in plan else ("none", "selective", "full"):
             found = self.extrapolated(plan, recompute)
             if found is None:
                 return None
@@ -136,11 +139,11 @@ class Case:
                         "keys": {**keys_of(plan), "plan.recompute": recompute}}
         return {"fits": False, "plan": words(plan)}
 
-    def search(self, seconds):
-        """Returns the planner's report, its clock time and its processor time."""
+    def search(self, seconds, more=()):
+        """Returns the planner's report, its clock time and its processor time. `more`: further arguments."""
         command = [self.hocket, "plan", self.model, "--cluster", self.cluster, "--json", "--threads", "2",
                    "--time-limit", str(seconds), "--global-batch", str(self.setup["global_batch"]), "--seq-len",
-                   str(self.setup["seq_len"]), "--set", "model.dtype=bf16"]
+                   str(self.setup["seq_len"]), "--set", "model.dtype=bf16", *more]
         before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
