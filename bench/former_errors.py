@@ -4,7 +4,7 @@
 
     bench/former_errors.py [--only WORDS ...] [--searches] [--hocket build/hocket] [--table FILE]
 
-The rows without --searches take a minute. With --searches only the searches of `hocket plan` run; they need the machine
+The rows without --searches take seconds. With --searches only the searches of `hocket plan` run; they need the machine
 for themselves. Each has 50 s and two threads, and its plan is compared with plans by hand, all simulated in full.
 
 ratio       step of the planner's choice over that of the best plan by hand: at most 1.00 is right
