@@ -3,8 +3,8 @@
 // every mesh and plan on all threads, keeps candidates in a queue by penalized estimate (corrected,
 // with penalties for memory and program length), simulates them in this order, and prunes the
 // candidates whose lower bound exceeds the best simulated step. Long steps are extrapolated from
-// shorter ones. At the end the two best are simulated in full, and the best once more with each
-// resource of the cluster 10 % better.
+// shorter ones. Then layers of the best plan are moved from stage to stage. At the end the two best
+// are simulated in full, and the best once more with each resource of the cluster 10 % better.
 #include "planner/search.h"
 
 #include <algorithm>
@@ -43,7 +43,9 @@ double Search::winding_up_s() const {
 
 bool Search::out_of_time() const {
   // The share of the processor may fall until the last phase, which is to keep its time.
-  const double reserve_s = after_s() + (phase_ == Phase::all ? final_s() + winding_up_s() : 0);
+  const bool is_searching = phase_ == Phase::all || phase_ == Phase::layers;
+  const double reserve_s = after_s() + (is_searching ? final_s() + winding_up_s() : 0) +
+                           (phase_ == Phase::all ? layers_s() : 0);
   return options_.time_limit_s > 0 && spent_s() >= options_.time_limit_s - reserve_s;
 }
 
@@ -375,8 +377,11 @@ SearchResult Search::run() {
     bound_meshes();
     in_threads([&](int thread) { simulate(estimator_of(thread)); });
   } while (!ends() && next_mesh_ < meshes_.size());
-  phase_ = Phase::final;
   if (fits_ && !(options_.stop && options_.stop())) {
+    phase_ = Phase::layers;
+    stop_ = false;
+    improve_layers();
+    phase_ = Phase::final;
     stop_ = false;
     simulate_best_in_full();
     if (!result_.best.empty()) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -118,6 +119,72 @@ void Search::simulate_usual() {
   next_order_ = 0;
   result_.counts.plans = simulated;
   result_.counts.too_large = 0;
+}
+
+/// Returns the seconds in which layers of the best plan are moved. Requires: the mutex is held.
+double Search::layers_s() const {
+  if (result_.best.empty()) return 0;
+  const Outcome& best = result_.best.front();
+  const double once_s = best.whole_s * passes(best.plan) /
+                        program_passes(best.plan, space_, num_micro_batches(space_, best.plan));
+  const double stages = static_cast<double>(best.plan.pp) * best.plan.chunks;
+  return best.plan.pp == 1 ? 0
+                           : std::min(stages * (stages - 1) * once_s / num_threads(),
+                                      kLayersShare * options_.time_limit_s);
+}
+
+/// Takes the next plan that may be faster than the best one. Returns false at the end.
+bool Search::take_moved(QueuedPlan* queued) {
+  const std::lock_guard lock(mutex_);
+  while (!queue_.empty() && !stopped()) {
+    std::pop_heap(queue_.begin(), queue_.end(), Later());
+    *queued = queue_.back();
+    queue_.pop_back();
+    if (options_.everything || queued->lower_bound_s <= best_s_) return true;
+    ++result_.counts.slower;
+  }
+  return false;
+}
+
+/// Moves a layer of the best plan from one stage to another, and again from the best of those, as
+/// long as that makes a faster plan. Estimates choose the splits of layers that are simulated
+/// before, and err by more than a layer matters.
+void Search::improve_layers() {
+  std::vector<QueuedPlan> others;  // of the phase before
+  others.swap(queue_);
+  std::set<PlanCandidate> improved, moved;
+  while (!stopped() && improved.insert(result_.best.front().plan).second) {
+    BoundedPlans found;
+    for (const PlanCandidate& plan : with_a_layer_moved(space_, result_.best.front().plan)) {
+      const auto is_same = [&](const Outcome& outcome) { return outcome.plan == plan; };
+      if (std::ranges::any_of(result_.best, is_same) ||
+          std::ranges::any_of(result_.over_memory, is_same) || !moved.insert(plan).second) {
+        continue;
+      }
+      bound_plan(plan, estimator_of(0), &found);
+    }
+    result_.counts.plans += found.counts.plans;
+    result_.counts.too_large += found.counts.too_large;
+    for (QueuedPlan& queued : found.plans) {
+      queued.order = next_order_++;
+      queued.penalized_s = static_cast<float>(corrected_estimate(queued));
+      add(queued);
+    }
+    in_threads([&](int) {
+      QueuedPlan queued;
+      while (take_moved(&queued)) {
+        std::optional<Outcome> outcome =
+            trial_.extrapolate(queued.plan, space_, enough_s(), [&] { return stopped(); });
+        const std::lock_guard lock(mutex_);
+        if (!outcome) {
+          add(queued);  // given up: it is left
+          return;
+        }
+        record(queued, std::move(*outcome));
+      }
+    });
+  }
+  queue_.insert(queue_.end(), others.begin(), others.end());
 }
 
 /// Takes the next plan to be simulated in full: one of the two best, or one that may be as fast.

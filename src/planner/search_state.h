@@ -67,6 +67,9 @@ inline constexpr double kUsualShare = 0.3;
 /// of processor time (bench/results/2026-11-29-planner.md). With more, fewer plans are searched;
 /// with less, more of the best plans keep an extrapolated step.
 inline constexpr double kFinalShare = 0.4;
+/// Share of the time limit for moving layers of the best plan from stage to stage. With more, fewer
+/// plans are searched; with less, a program of some seconds has too few of its moves tried.
+inline constexpr double kLayersShare = 0.1;
 /// Time of the simulations with better resources over that of one extrapolation. They compile two
 /// of its three steps, and replay each up to six times: 1.5 times its time if a third of that is
 /// replay. A step that is not shortened takes more, by the same count 2.7 times its time. With
@@ -164,6 +167,9 @@ class Search {
   void add_others(const QueuedPlan& queued, bool near, Estimator* estimator);
   bool record(const QueuedPlan& queued, Outcome outcome);
   void insert(Outcome outcome);
+  double layers_s() const;
+  void improve_layers();
+  bool take_moved(QueuedPlan* queued);
   void simulate_best_in_full();
   bool take_for_full(PlanCandidate* plan);
   void measure_gains();
@@ -183,8 +189,9 @@ class Search {
   // stop_: asked to end, or the phase's time is up. fits_: there is a plan. failed_: a thread
   // threw. gave_up_: no plan was found some time after the limit.
   std::atomic<bool> stop_{false}, fits_{false}, failed_{false}, gave_up_{false};
-  /// The first phase looks at usual plans alone; the last one needs all the time that is left.
-  enum class Phase { usual, all, final } phase_ = Phase::usual;
+  /// The first phase looks at usual plans alone; the third moves layers of the best plan from stage
+  /// to stage; the last one needs all the time that is left.
+  enum class Phase { usual, all, layers, final } phase_ = Phase::usual;
   std::map<PlanCandidate, bool> tried_;  // usual plans that were simulated; near the best one
   std::array<int, kFamilies> tried_of_{}, fitting_of_{};
   std::set<PlanCandidate> in_full_;  // begun

@@ -441,6 +441,32 @@ void visit_rest(const SearchSpace& space, const PlanCandidate& given,
   }
 }
 
+std::vector<PlanCandidate> with_a_layer_moved(const SearchSpace& space, const PlanCandidate& plan) {
+  std::vector<PlanCandidate> found;
+  if (plan.pp == 1 || is_given(space, "plan.pp_layers")) return found;
+  PlanCandidate even = plan;
+  even.layers = {};
+  const std::vector<int64_t> layers = stage_layers(space, plan), equal = stage_layers(space, even);
+  for (size_t from = 0; from < layers.size(); ++from) {
+    for (size_t to = 0; to < layers.size(); ++to) {
+      const size_t apart = from < to ? to - from : from - to;
+      const bool is_near = apart == 1 || layers.size() <= kMaxStagesOfPairs;
+      if (apart == 0 || !is_near || layers[from] == 0) continue;
+      std::vector<int64_t> moved = layers;
+      --moved[from];
+      ++moved[to];
+      PlanCandidate other = even;
+      if (moved != equal) {
+        other.layers = StageLayers(std::move(moved));
+      }
+      if (!space.expressible || space.expressible(other)) {
+        found.push_back(std::move(other));
+      }
+    }
+  }
+  return found;
+}
+
 std::vector<CollectiveAlgorithm> other_collectives(const SearchSpace& space,
                                                    const PlanCandidate& plan) {
   std::vector<CollectiveAlgorithm> found;

@@ -157,6 +157,9 @@ inline constexpr int64_t kMaxMicroBatch = 16;
 /// twice that many messages per rank.
 inline constexpr int64_t kMaxGroupByMessages = 32;
 
+/// Largest number of stages between any two of which a layer is moved: 16 have 240 pairs.
+inline constexpr size_t kMaxStagesOfPairs = 16;
+
 /// Returns "KEY=VALUE" for every key that differs from its default and has an effect.
 std::vector<std::string> assignments(const PlanCandidate& plan, const SearchSpace& space);
 
@@ -174,6 +177,9 @@ struct Pipeline {
   int32_t chunks = 1;
 };
 std::vector<Pipeline> pipelines(const SearchSpace& space, const PlanCandidate& mesh);
+/// Returns the plan with one layer on another stage, for every pair of stages; of more than
+/// kMaxStagesOfPairs stages, for neighbours alone. None if plan.pp_layers is given.
+std::vector<PlanCandidate> with_a_layer_moved(const SearchSpace& space, const PlanCandidate& plan);
 /// Visits every plan with this mesh, micro-batch and pipeline, but for the algorithms of
 /// collectives and other layers on its stages.
 void visit_rest(const SearchSpace& space, const PlanCandidate& plan,

@@ -118,8 +118,10 @@ std::string ending_text(const planner::SearchResult& result) {
     text += fmt::format("; {} extrapolated from fewer micro-batches", counts.extrapolated);
   }
   if (result.complete) {
-    return text + "; nothing is left" +
-           (result.best.empty() ? "" : ": no plan of the space is faster");
+    if (result.best.empty()) return text + "; nothing is left";
+    return text + "; nothing is left: no plan of the space is faster" +
+           (result.best.front().plan.pp > 1 ? ", nor the best one with a layer on another stage"
+                                            : "");
   }
   text += fmt::format("; {} left", human_count(static_cast<double>(counts.left)));
   if (counts.meshes_left > 0) {
