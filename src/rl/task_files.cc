@@ -143,6 +143,10 @@ std::string rl_yaml(const TaskFilesOptions& options, const Lengths& lengths) {
         options.task.name, json_string(options.chat_model), data, options.seed, kind.chat_reward,
         path("rl"));
   }
+  const std::string kl =
+      kind.kl_coef == nullptr
+          ? ""
+          : fmt::format("  kl_coef: {}  # keeps the form of answers\n", kind.kl_coef);
   return fmt::format(
       "# Teaches the model of warmup.yaml to be right in task {task} (docs/tasks.md).\n"
       "objective: rl\n"
@@ -158,6 +162,7 @@ std::string rl_yaml(const TaskFilesOptions& options, const Lengths& lengths) {
       "  rewards: [{reward}]\n"
       "  overlong: {{buffer: 1, penalty: 0.5}}  # for samples that do not end\n"
       "  entropy_coef: {entropy}  # without it some seeds collapse early\n"
+      "{kl}"
       "  eval_prompts: 0\n"
       "  max_num_seqs: 256\n"
       "  max_num_batched_tokens: 1024\n"
@@ -166,7 +171,8 @@ std::string rl_yaml(const TaskFilesOptions& options, const Lengths& lengths) {
       fmt::arg("data", data), fmt::arg("steps", kind.rl_steps), fmt::arg("row", lengths.row),
       fmt::arg("lr", kind.rl_lr), fmt::arg("seed", options.seed),
       fmt::arg("answer", lengths.answer), fmt::arg("reward", kind.reward),
-      fmt::arg("entropy", kind.entropy_coef), fmt::arg("output", path("rl")));
+      fmt::arg("entropy", kind.entropy_coef), fmt::arg("kl", kl),
+      fmt::arg("output", path("rl")));
 }
 
 std::string manifest(const TaskFilesOptions& options) {

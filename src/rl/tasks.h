@@ -63,6 +63,7 @@ struct TaskKind {
   int64_t rl_steps;
   const char* rl_lr;         ///< train.lr of the updates, as YAML
   const char* entropy_coef;  ///< rl.entropy_coef, as YAML
+  const char* kl_coef;       ///< rl.kl_coef, as YAML; null: no reference
   std::unique_ptr<Task> (*make)(const TaskOptions& options);
 };
 
