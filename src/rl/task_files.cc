@@ -171,8 +171,7 @@ std::string rl_yaml(const TaskFilesOptions& options, const Lengths& lengths) {
       fmt::arg("data", data), fmt::arg("steps", kind.rl_steps), fmt::arg("row", lengths.row),
       fmt::arg("lr", kind.rl_lr), fmt::arg("seed", options.seed),
       fmt::arg("answer", lengths.answer), fmt::arg("reward", kind.reward),
-      fmt::arg("entropy", kind.entropy_coef), fmt::arg("kl", kl),
-      fmt::arg("output", path("rl")));
+      fmt::arg("entropy", kind.entropy_coef), fmt::arg("kl", kl), fmt::arg("output", path("rl")));
 }
 
 std::string manifest(const TaskFilesOptions& options) {
