@@ -83,6 +83,15 @@ void expect_expressed(const engine::Run& run, const std::string& trainer,
   }
 }
 
+void expect_one_sequence(const engine::Run& run, const std::string& trainer) {
+  const engine::PlanSection& plan = run.config.plan;
+  if (plan.cp == 1 || plan.micro_batch == 1) return;
+  refuse_key(run, trainer, "plan.micro_batch",
+             fmt::format("{} with plan.cp {}", plan.micro_batch, plan.cp),
+             "1: every sequence is spread over these ranks there, but here the tokens of a "
+             "micro-batch");
+}
+
 int64_t steps_of(const engine::TrainSection& train) {
   engine::TrainSection by_steps = train;
   by_steps.minutes = 0;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/space.h"
 #include "run/config.h"
 
 namespace hocket::interop {
@@ -15,6 +16,13 @@ namespace hocket::interop {
 /// `others`. `trainer` is the trainer's name for the message.
 void expect_expressed(const engine::Run& run, const std::string& trainer,
                       const std::vector<std::string>& others);
+/// Throws Error if several sequences of a micro-batch lie over ranks of cp: these share out its
+/// tokens here, and every sequence in other trainers.
+void expect_one_sequence(const engine::Run& run, const std::string& trainer);
+/// Returns whether a candidate has no such micro-batch.
+inline bool cuts_alike(const planner::PlanCandidate& plan) {
+  return plan.cp == 1 || plan.micro_batch == 1;
+}
 /// Returns the steps of a training: by train.steps, if its time or a share of its data decides.
 int64_t steps_of(const engine::TrainSection& train);
 /// A note of each of `keys` that the run sets to something else than its default.

@@ -116,6 +116,7 @@ class Script {
       add("--sequence-parallel");
     }
     if (plan_.cp > 1) {
+      expect_one_sequence(run_, kTrainer);
       add("--context-parallel-size", plan_.cp);
       const std::string keys = plan_.pass_options.text("cp_comm_type");
       const std::string order = plan_.pass_options.text("cp_order");
@@ -366,7 +367,7 @@ std::function<bool(const planner::PlanCandidate&)> expressed_by_megatron(const e
         plan.shard != planner::kHybrid && !(keeps && plan.shard == planner::kZero3);
     const bool has_experts =
         experts == 0 || (experts % plan.ep == 0 && (plan.tp == 1 || plan.sequence_parallel));
-    const bool alike = plan.ep_inner == 1 && plan.sequences == 0;
+    const bool alike = plan.ep_inner == 1 && plan.sequences == 0 && cuts_alike(plan);
     return plan.collectives == planner::CollectiveAlgorithm::native && alike && has_pipeline &&
            has_shards && has_experts;
   };

@@ -217,6 +217,7 @@ class JobFile {
 
   void context() {
     if (plan_.cp == 1) return;
+    expect_one_sequence(run_, kTrainer);
     const std::string keys = plan_.pass_options.text("cp_comm_type");
     const std::string order = plan_.pass_options.text("cp_order");
     if (keys == "a2a") {
@@ -316,7 +317,7 @@ std::function<bool(const planner::PlanCandidate&)> expressed_by_torchtitan(const
     const bool has_experts = experts == 0 || (experts % plan.ep == 0 &&
                                               has_experts_over(plan.ep, plan.etp, plan.tp, plan.cp,
                                                                splits_all ? plan.dp : 1));
-    const bool alike = plan.ep_inner == 1 && plan.sequences == 0;
+    const bool alike = plan.ep_inner == 1 && plan.sequences == 0 && cuts_alike(plan);
     return plan.collectives == planner::CollectiveAlgorithm::native && alike && has_shards &&
            has_mesh && has_experts && kv_heads % plan.tp == 0 && has_precision && has_pipeline;
   };

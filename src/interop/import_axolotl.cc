@@ -283,10 +283,9 @@ class AxolotlImport : public TreeImport {
 
   void read_mesh() {
     tp_ = file_.at_least(1, "tensor_parallel_size", 1);
-    cp_ = file_.at_least(
-        1,
-        file_.has("context_parallel_size") ? "context_parallel_size" : "sequence_parallel_degree",
-        1);
+    const char* const context =
+        file_.has("context_parallel_size") ? "context_parallel_size" : "sequence_parallel_degree";
+    cp_ = file_.at_least(1, context, 1);
     const int64_t ep = file_.at_least(1, "expert_parallel_size", 1);
     const int64_t shard = file_.at_least(1, "dp_shard_size", 1);
     const int64_t replicas = file_.at_least(1, "dp_replicate_size", 1);
@@ -301,6 +300,7 @@ class AxolotlImport : public TreeImport {
     const int64_t micro = file_.at_least(1, "micro_batch_size", 1);
     const int64_t rounds = file_.at_least(1, "gradient_accumulation_steps", 1);
     set("plan.micro_batch", micro);
+    expect_one_sequence(context, "micro_batch_size");
     if (file_.has("batch_size") &&
         file_.integer("batch_size", 0) != product_at_most({micro, rounds})) {
       file_.refuse("batch_size", fmt::format("{}, micro_batch_size by gradient_accumulation_steps",

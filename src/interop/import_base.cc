@@ -12,6 +12,24 @@
 
 namespace hocket::interop {
 
+void expect_one_sequence(const std::string& name, const std::string& trainer,
+                         const std::string& ranks, const std::string& batch,
+                         const Imported& imported, const Beside& beside) {
+  const auto value = [&](const char* key) {
+    const auto found = imported.keys.find(key);
+    return found == imported.keys.end() ? std::string("1") : found->second;
+  };
+  const std::string cp = value("plan.cp"), micro = value("plan.micro_batch");
+  const bool is_set = beside.has("plan.cp") || beside.has("plan.micro_batch");
+  if (cp == "1" || micro == "1" || is_set || !beside.keeps_plan) return;
+  fail(name,
+       "{} is {} with {} sequences in a micro-batch ({}): {} spreads every sequence over these "
+       "ranks; here they share out the tokens of a micro-batch, and ranks with whole sequences "
+       "exchange nothing; expected 1 sequence in a micro-batch; try --set plan.micro_batch=1, with "
+       "as many sequences in a step, and the same in the file",
+       ranks, cp, micro, batch, trainer);
+}
+
 TreeImport::TreeImport(Settings file, std::string name, const RanksOfFile& ranks, Beside beside)
     : file_(std::move(file)), name_(std::move(name)), ranks_(ranks), beside_(std::move(beside)) {}
 

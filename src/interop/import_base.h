@@ -10,6 +10,13 @@
 
 namespace hocket::interop {
 
+/// Throws Error if a file has several sequences in a micro-batch beside ranks of context
+/// parallelism, since they mean another program there. `ranks` and `batch` are the names of these
+/// settings.
+void expect_one_sequence(const std::string& name, const std::string& trainer,
+                         const std::string& ranks, const std::string& batch,
+                         const Imported& imported, const Beside& beside);
+
 class TreeImport {
  protected:
   TreeImport(Settings file, std::string name, const RanksOfFile& ranks, Beside beside);
@@ -24,6 +31,9 @@ class TreeImport {
   /// Sets the axes and `dp_`, from --ranks or `in_file` ranks (0: the file does not say). Throws
   /// Error if the ranks are no multiple of tp, pp and cp.
   void set_mesh(int64_t in_file);
+  void expect_one_sequence(const std::string& ranks, const std::string& batch) const {
+    interop::expect_one_sequence(name_, file_.tool(), ranks, batch, imported_, beside_);
+  }
   /// Returns the import with lines for unread settings. Throws the Error of report_unread().
   Imported finish();
 

@@ -101,6 +101,7 @@ class DeepspeedImport : public TreeImport {
     set("train.global_batch", batch > 0 ? batch : all);
     if (cp_ > 1) {
       set("plan.cp_comm_type", std::string("a2a"));
+      expect_one_sequence("sequence_parallel_size", "train_micro_batch_size_per_gpu");
     }
   }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/product.h"
 #include "base/text.h"
+#include "interop/import_base.h"
 #include "interop/megatron_model.h"
 #include "models/config.h"
 
@@ -141,6 +142,8 @@ void MegatronImport::read_context() {
 void MegatronImport::read_batch() {
   const int64_t micro = arguments_.at_least(1, "--micro-batch-size", 1);
   set("plan.micro_batch", micro);
+  expect_one_sequence(name_, "Megatron-LM", "--context-parallel-size", "--micro-batch-size",
+                      imported_, beside_);
   global_batch_ = arguments_.at_least(1, "--global-batch-size", product_at_most({micro, dp_}));
   set("train.global_batch", global_batch_);
   set("train.seq_len", arguments_.at_least(1, "--seq-length", 4096));

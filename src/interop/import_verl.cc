@@ -315,6 +315,9 @@ class VerlImport : public TreeImport {
     } else {
       set("plan.micro_batch", file_.at_least(1, each, 1));
     }
+    expect_one_sequence(is_megatron_ ? kMegatron + "context_parallel_size"
+                                     : kActor + "ulysses_sequence_parallel_size",
+                        each);
   }
 
   void read_algorithm() {

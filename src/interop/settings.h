@@ -33,6 +33,7 @@ class Settings {
   Settings(ConfigNode root, std::string name, std::string tool, const KnownKeys& known,
            Names names = nullptr);
 
+  const std::string& tool() const { return tool_; }
   /// Returns whether a key has a value other than null.
   bool has(const std::string& path) { return node(path) != nullptr; }
   /// Returns the value of a key; null: it is absent, or null. Throws Error if two names of it say

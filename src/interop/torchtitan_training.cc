@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/product.h"
 #include "base/text.h"
+#include "interop/import_base.h"
 #include "interop/import_torchtitan.h"
 
 namespace hocket::interop {
@@ -76,11 +77,17 @@ std::string TorchtitanImport::precision(const std::string& path, const std::stri
 
 void TorchtitanImport::read_training() {
   const int64_t dp = product_at_most({replicate_, split_});
-  if (job_.has(kTokensOfPass) || job_.has("training.max_context_length")) {
+  const bool in_tokens = job_.has(kTokensOfPass) || job_.has("training.max_context_length");
+  if (in_tokens) {
     read_tokens(dp);
   } else {
     read_batch(dp);
   }
+  const std::string batch = in_tokens ? kTokensOfPass
+                            : pp_ > 1 ? "parallelism.pipeline_parallel_microbatch_size"
+                                      : job_.name_of("training.local_batch_size");
+  expect_one_sequence(name_, "torchtitan", job_.name_of("parallelism.context_parallel_degree"),
+                      batch, imported_, beside_);
   set("train.steps", job_.at_least(1, "training.steps", 10000));
   set("train.max_grad_norm", job_.number("training.max_norm", 1.0));
   if (job_.has("debug.seed")) {

@@ -358,6 +358,9 @@ std::vector<PlanCandidate> micro_batches(const SearchSpace& space, const PlanCan
     for (const int64_t sequences : divisors(space.global_batch / mesh.dp)) {
       if (!fits(space, "plan.micro_batch", sequences)) continue;
       if (!given && sequences > kMaxMicroBatch) continue;
+      // Ranks of cp with whole sequences are data-parallel ranks, of another mesh.
+      const bool is_whole = mesh.cp > 1 && sequences % mesh.cp == 0;
+      if (is_whole && !(given && is_given(space, "plan.cp"))) continue;
       add(sequences, 0);
     }
   }

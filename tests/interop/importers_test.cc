@@ -333,10 +333,48 @@ TEST(Axolotl, KeysOfOtherServicesStayUnsaid) {
   }
 }
 
+/// Others spread every sequence over ranks of cp; here these share out a micro-batch's tokens.
+TEST(Importers, RefuseSeveralSequencesOverRanksOfCp) {
+  const std::string each = "micro_batch_size: 2\n";
+  const struct {
+    Importer read;
+    std::string text, ranks, batch;  // a text with @ sequences in a micro-batch
+  } rows[] = {
+      {import_megatron,
+       "torchrun --nproc-per-node 4 pretrain_gpt.py --num-layers 4 --hidden-size 96 "
+       "--num-attention-heads 4 --vocab-size 512 --context-parallel-size 2 --micro-batch-size @\n",
+       "--context-parallel-size", "--micro-batch-size"},
+      {import_torchtitan,
+       "[parallelism]\ncontext_parallel_degree = 2\n[training]\nlocal_batch_size = @\n",
+       "parallelism.context_parallel_degree", "training.local_batch_size"},
+      {import_deepspeed, "{\"sequence_parallel_size\": 2, \"train_micro_batch_size_per_gpu\": @}",
+       "sequence_parallel_size", "train_micro_batch_size_per_gpu"},
+      {import_verl,
+       replaced(kVerl, "ppo_micro_batch_size_per_gpu=4",
+                "ppo_micro_batch_size_per_gpu=@ "
+                "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"),
+       "ulysses_sequence_parallel_size", "ppo_micro_batch_size_per_gpu"},
+      {import_axolotl, replaced(kAxolotl, each, "micro_batch_size: @\ncontext_parallel_size: 2\n"),
+       "context_parallel_size", "micro_batch_size"}};
+  for (const auto& row : rows) {
+    const auto import = [&](const char* sequences, const Beside& beside) {
+      return row.read(replaced(row.text, "@", sequences), "file", {0, 8}, beside);
+    };
+    EXPECT_EQ(import("1", {}).keys["plan.cp"], "2") << row.ranks;
+    const std::string text = refusal_of([&] { import("4", {}); });
+    EXPECT_TRUE(says(text, row.ranks + " is 2 with 4 sequences in a micro-batch (")) << text;
+    EXPECT_TRUE(says(text, row.batch + "): ")) << text;
+    EXPECT_TRUE(says(text, "try --set plan.micro_batch=1")) << text;
+    EXPECT_NO_THROW(import("4", beside({"plan.micro_batch"}))) << row.ranks;
+    EXPECT_NO_THROW(import("4", beside({}, false))) << row.ranks;
+  }
+}
+
 TEST(Axolotl, ReadsMeshAndSharding) {
   const std::string base = replaced(kAxolotl, "deepspeed: deepspeed_configs/zero2.json\n", "");
-  expect_keys(import_axolotl(base + "dp_shard_size: 2\ndp_replicate_size: 2\n"
-                                    "tensor_parallel_size: 2\ncontext_parallel_size: 2\n",
+  expect_keys(import_axolotl(replaced(base, "micro_batch_size: 2", "micro_batch_size: 1") +
+                                 "dp_shard_size: 2\ndp_replicate_size: 2\n"
+                                 "tensor_parallel_size: 2\ncontext_parallel_size: 2\n",
                              "a.yml", {}),
               {{"plan.dp", "4"},
                {"plan.tp", "2"},

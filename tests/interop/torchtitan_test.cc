@@ -35,7 +35,7 @@ std::string refusal_of_job(const std::string& text) {
 // torchtitan's own train_configs of 2024.
 const char* const kOf2024 =
     "[optimizer]\nname = \"AdamW\"\nlr = 1.5e-4\n"
-    "[training]\nbatch_size = 8\nseq_len = 8192\nwarmup_steps = 300\nmax_norm = 1.0\nsteps = 1000\n"
+    "[training]\nbatch_size = 2\nseq_len = 8192\nwarmup_steps = 300\nmax_norm = 1.0\nsteps = 1000\n"
     "data_parallel_replicate_degree = 1\ndata_parallel_shard_degree = -1\n"
     "tensor_parallel_degree = 8\ncompile = true\n"
     "[experimental]\ncontext_parallel_degree = 2\npipeline_parallel_degree = 2\n"
@@ -52,8 +52,8 @@ TEST(Torchtitan, ReadsTheKeysOf2024) {
                          {"plan.dp", "2"},
                          {"plan.pp_schedule", "1f1b"},
                          {"plan.recompute", "full"},
-                         {"plan.micro_batch", "4"},  // one pass per stage
-                         {"train.global_batch", "16"},
+                         {"plan.micro_batch", "1"},  // one pass per stage
+                         {"train.global_batch", "4"},
                          {"train.seq_len", "8192"},
                          {"train.warmup_steps", "300"},
                          {"train.save_every", "250"},
@@ -75,21 +75,22 @@ TEST(Torchtitan, ReadsEveryFormerNameOfAKey) {
     const char* line;
     const char* key;
     const char* value;
-  } kRows[] = {{"training", "tensor_parallel_degree = 4", "plan.tp", "4"},
-               {"training", "sequence_parallel_degree = 4", "plan.tp", "4"},
-               {"training", "pipeline_parallel_degree = 4", "plan.pp", "4"},
-               {"experimental", "pipeline_parallel_degree = 8", "plan.pp", "8"},
-               {"experimental", "context_parallel_degree = 4", "plan.cp", "4"},
-               {"experimental", "expert_parallel_degree = 4", "plan.ep", "4"},
-               {"training", "data_parallel_degree = 64", "plan.shard.params", "all"},
-               {"training", "data_parallel_shard_degree = 64", "plan.shard.params", "all"},
-               {"training", "data_parallel_replicate_degree = 4", "plan.shard.params", "group"},
-               {"training", "batch_size = 3", "plan.micro_batch", "3"},
-               {"training", "warmup_steps = 7", "train.warmup_steps", "7"},
-               {"training", "enable_fp8_linear = true", "model.float8", "true"},
-               {"training", "fp8_linear = \"dynamic\"", "model.float8", "true"},
-               {"training", "seed = 3", "train.seed", "3"},
-               {"lr_scheduler", "lr_min = 1.0", "train.min_lr", "0.0008"}};
+  } kRows[] = {
+      {"training", "tensor_parallel_degree = 4", "plan.tp", "4"},
+      {"training", "sequence_parallel_degree = 4", "plan.tp", "4"},
+      {"training", "pipeline_parallel_degree = 4", "plan.pp", "4"},
+      {"experimental", "pipeline_parallel_degree = 8", "plan.pp", "8"},
+      {"experimental", "context_parallel_degree = 4\n[training]\nbatch_size = 1", "plan.cp", "4"},
+      {"experimental", "expert_parallel_degree = 4", "plan.ep", "4"},
+      {"training", "data_parallel_degree = 64", "plan.shard.params", "all"},
+      {"training", "data_parallel_shard_degree = 64", "plan.shard.params", "all"},
+      {"training", "data_parallel_replicate_degree = 4", "plan.shard.params", "group"},
+      {"training", "batch_size = 3", "plan.micro_batch", "3"},
+      {"training", "warmup_steps = 7", "train.warmup_steps", "7"},
+      {"training", "enable_fp8_linear = true", "model.float8", "true"},
+      {"training", "fp8_linear = \"dynamic\"", "model.float8", "true"},
+      {"training", "seed = 3", "train.seed", "3"},
+      {"lr_scheduler", "lr_min = 1.0", "train.min_lr", "0.0008"}};
   for (const auto& row : kRows) {
     const Imported found = import_job(std::string("[") + row.section + "]\n" + row.line + "\n");
     const auto at = found.keys.find(row.key);

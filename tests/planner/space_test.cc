@@ -324,6 +324,28 @@ TEST(PlanSpace, GivenSamplesExcludeAGivenMicroBatch) {
   EXPECT_TRUE(micro_batches(space, mesh).empty());
 }
 
+/// Ranks of cp with whole sequences are those of dp in another mesh.
+TEST(PlanSpace, NoRanksOfCpWithWholeSequencesUnlessBothAreGiven) {
+  SearchSpace space;
+  space.model.num_layers = 8;
+  space.ranks = 2;
+  space.global_batch = 12;
+  PlanCandidate mesh;
+  mesh.cp = 2;
+  const auto sizes = [&] {
+    std::vector<int32_t> found;
+    for (const PlanCandidate& plan : micro_batches(space, mesh)) {
+      found.push_back(plan.micro_batch);
+    }
+    return found;
+  };
+  EXPECT_EQ(sizes(), (std::vector<int32_t>{1, 3}));
+  space.given = {{"plan.micro_batch", "4"}};
+  EXPECT_EQ(sizes(), (std::vector<int32_t>{}));
+  space.given["plan.cp"] = "2";
+  EXPECT_EQ(sizes(), (std::vector<int32_t>{4}));
+}
+
 TEST(PlanSpace, OddSequencesExcludeMeshesThatSplitThem) {
   SearchSpace space;
   space.model.num_layers = space.model.num_heads = 8;
