@@ -26,6 +26,16 @@ class Script {
  public:
   explicit Script(const engine::Run& run) : run_(run), plan_(run.config.plan) {}
 
+  /// Ops that Megatron-LM's selective recomputation covers: norms, and the experts' activations
+  /// where their products are one kernel.
+  static std::vector<std::string> recompute_ops(const engine::Run& run) {
+    std::vector<std::string> ops = {"rms_norm"};
+    if (has_grouped_products(run)) {
+      ops.push_back("swiglu");
+    }
+    return ops;
+  }
+
   /// Returns whether the run itself asks for overlapped messages between stages, not by default.
   static bool wants_overlap(const engine::Run& run) {
     return run.config.plan.pass_options.text("overlap_p2p_comm") == "true" &&
@@ -100,6 +110,13 @@ class Script {
     add("--moe-aux-loss-coeff",
         run_.config.train.balance_coef.value_or(model.router_aux_loss_coef));
     add("--moe-token-dispatcher-type", "alltoall");
+    if (has_grouped_products(run_)) {
+      add("--moe-grouped-gemm");
+    } else {
+      notes_.push_back(
+          "products of all experts are one kernel here; Megatron-LM has --moe-grouped-gemm with "
+          "bf16 alone");
+    }
     if (std::find(model.moe_layer.begin(), model.moe_layer.end(), false) != model.moe_layer.end()) {
       std::vector<int> layers;
       for (const bool experts : model.moe_layer) {
@@ -177,6 +194,8 @@ class Script {
     }
   }
 
+  bool overlaps_sums() const { return plan_.pass_options.text("overlap_grad_reduce") == "true"; }
+
   /// Layers of every stage: "Et*3|t*4|t*4L".
   void layout() {
     const int64_t stages = plan_.pp * plan_.pp_chunks;
@@ -220,7 +239,9 @@ class Script {
         refuse_key(run_, kTrainer, "plan.shard.reshard_after_forward", "false", "true");
       }
       if (shard.grads == most) {
+        fsdp_ = true;
         add("--use-megatron-fsdp");
+        add("--ckpt-format fsdp_dtensor");  // the one that it starts with
         add("--data-parallel-sharding-strategy", gathers ? "optim_grads_params" : "optim_grads");
       }
       add("--use-distributed-optimizer");
@@ -228,10 +249,19 @@ class Script {
         add("--num-distributed-optimizer-instances", replicas / shard.group);
       }
       if (shard.params == most && overlaps) {
+        if (!overlaps_sums()) {
+          refuse_key(run_, kTrainer, "plan.overlap_grad_reduce", "false",
+                     "true with plan.overlap_param_gather and split parameters");
+        }
         add("--overlap-param-gather");
       }
+      if (once) {
+        notes_.push_back(
+            "plan.shard.params is gathered once a step and freed after it; Megatron-LM keeps all "
+            "parameters, which takes more memory");
+      }
     }
-    if (replicas > 1 && plan_.pass_options.text("overlap_grad_reduce") == "true") {
+    if (replicas > 1 && overlaps_sums()) {
       add("--overlap-grad-reduce");
     }
     if (plan_.pass_options.text("delay_wgrad_compute") == "true") {
@@ -306,8 +336,7 @@ class Script {
       add("--recompute-num-layers", 1);
       return;
     }
-    // Megatron-LM's selective recomputation covers norms, and the experts' activations.
-    const bool experts = run_.model.num_experts > 0;
+    const bool experts = has_grouped_products(run_);
     const std::string named = plan_.pass_options.text("recompute_ops");
     std::vector<std::string> modules;
     for (const std::string& op : split(named.empty() ? "rms_norm, swiglu" : named, ',')) {
@@ -328,6 +357,18 @@ class Script {
     }
   }
 
+  static bool has_grouped_products(const engine::Run& run) {
+    return run.model.num_experts > 0 && run.config.model.dtype == "bf16";
+  }
+
+  /// Returns the line without which it does not start on devices before Blackwell, or nothing. Its
+  /// FSDP and its overlapped exchanges of experts ask for several connections.
+  std::string connections() const {
+    const bool splits = plan_.tp > 1 || plan_.cp > 1;
+    const bool several = fsdp_ || plan_.pp_schedule == "interleaved-overlap";
+    return splits && !several ? "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" : "";
+  }
+
   std::string written() const {
     const int64_t world = run_.plan.world();
     const int64_t per_node =
@@ -339,16 +380,21 @@ class Script {
     for (const std::string& argument : arguments_) {
       text += fmt::format("    {}\n", argument);
     }
+    const int64_t nodes = (world + per_node - 1) / per_node;
+    // Every node runs the script.
+    const char* const meeting =
+        nodes > 1 ? "--rdzv-backend c10d --rdzv-endpoint \"${MASTER_ADDR:-localhost}:29500\" " : "";
     text += fmt::format(
-        ")\n\ntorchrun --nnodes {} --nproc-per-node {} pretrain_gpt.py \\\n    "
+        ")\n\n{}torchrun --nnodes {} --nproc-per-node {} {}pretrain_gpt.py \\\n    "
         "\"${{MODEL_AND_PLAN[@]}}\" \"$@\"\n",
-        (world + per_node - 1) / per_node, per_node);
+        connections(), nodes, per_node, meeting);
     return text;
   }
 
   const engine::Run& run_;
   const engine::PlanSection& plan_;
   std::vector<std::string> arguments_, notes_;
+  bool fsdp_ = false;
 };
 
 }  // namespace
@@ -358,19 +404,33 @@ Emitted emit_megatron(const engine::Run& run) { return Script(run).emitted(); }
 std::function<bool(const planner::PlanCandidate&)> expressed_by_megatron(const engine::Run& run) {
   emit_megatron(run);
   const bool overlaps = Script::wants_overlap(run);
-  const bool keeps = !run.config.plan.shard.reshard_after_forward;
+  const auto& passes = run.config.plan.pass_options;
+  // Parameters that are gathered ahead need sums that begin early.
+  const bool late_sums = passes.text("overlap_param_gather") == "true" &&
+                         passes.text("overlap_grad_reduce") == "false";
+  const bool no_fsdp = late_sums || !run.config.plan.shard.reshard_after_forward;
   const int64_t experts = run.model.num_experts;
-  return [overlaps, keeps, experts](const planner::PlanCandidate& plan) {
+  return [overlaps, no_fsdp, experts](const planner::PlanCandidate& plan) {
     const std::string_view name = parallel::built_in_schedules()[plan.schedule].name;
     const bool has_pipeline = plan.pp == 1 || (has_schedule(name) && !(overlaps && name == "1f1b"));
     const bool has_shards =
-        plan.shard != planner::kHybrid && !(keeps && plan.shard == planner::kZero3);
+        plan.shard != planner::kHybrid && !(no_fsdp && plan.shard == planner::kZero3);
     const bool has_experts =
         experts == 0 || (experts % plan.ep == 0 && (plan.tp == 1 || plan.sequence_parallel));
     const bool alike = plan.ep_inner == 1 && plan.sequences == 0 && cuts_alike(plan);
     return plan.collectives == planner::CollectiveAlgorithm::native && alike && has_pipeline &&
            has_shards && has_experts;
   };
+}
+
+bool waits_in_megatron(const planner::PlanCandidate& plan) {
+  const std::string_view name = parallel::built_in_schedules()[plan.schedule].name;
+  return plan.pp > 1 && name == "1f1b";
+}
+
+std::vector<std::string> keys_for_megatron(const engine::Run& run) {
+  if (!run.config.plan.pass_options.text("recompute_ops").empty()) return {};
+  return {fmt::format("plan.recompute_ops=[{}]", join(Script::recompute_ops(run), ", "))};
 }
 
 }  // namespace hocket::interop

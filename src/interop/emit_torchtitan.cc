@@ -68,7 +68,7 @@ class JobFile {
   explicit JobFile(const engine::Run& run) : run_(run), plan_(run.config.plan) {}
 
   Emitted emitted() {
-    expect_expressed(run_, kTrainer, {"train.schedule"});
+    expect_expressed(run_, kTrainer, {"train.schedule", "plan.shard.reshard_after_backward"});
     if (const std::string& schedule = run_.config.train.schedule;
         schedule != "linear" && schedule != "cosine") {
       refuse_key(run_, kTrainer, "train.schedule", schedule, "linear or cosine");
@@ -172,6 +172,13 @@ class JobFile {
     }
     const parallel::Sharding& shard = run_.plan.shard;
     if (shard.params != parallel::Shard::none) {
+      // PyTorch's pipelining frees gathered parameters after the last backward pass of a stage.
+      const bool frees = plan_.pp == 1 || shard.reshard_after_forward;
+      if (shard.reshard_after_backward != frees) {
+        refuse("plan.shard.reshard_after_backward", frees ? "false" : "true",
+               frees ? "true without plan.pp"
+                     : "false with plan.pp and plan.shard.reshard_after_forward false");
+      }
       add_text("fsdp_reshard_after_forward", shard.reshard_after_forward ? "always" : "never");
     }
   }
@@ -204,9 +211,15 @@ class JobFile {
       }
       return 1;
     }
-    if (shard.params == parallel::Shard::none || shard.grads != shard.params ||
-        shard.update() != shard.params) {
-      refuse("plan.shard", "not of parameters, gradients and states alike", "all three, or none");
+    if (shard.params == parallel::Shard::none || shard.update() != shard.params) {
+      refuse("plan.shard", "not of parameters and states alike", "both, or none");
+    }
+    // PyTorch's pipelining reduces gradients after the last backward pass of a stage.
+    const bool defers = plan_.pp > 1;
+    if (shard.grads != (defers ? parallel::Shard::none : shard.params)) {
+      refuse("plan.shard.grads", defers ? "split" : "not as plan.shard.params",
+             defers ? "none with plan.pp: gradients are whole until a stage's last backward pass"
+                    : "both alike");
     }
     const int64_t group = shard.params == parallel::Shard::group ? shard.group : all;
     if (group % plan_.cp != 0) {
@@ -304,10 +317,12 @@ Emitted emit_torchtitan(const engine::Run& run) { return JobFile(run).emitted();
 std::function<bool(const planner::PlanCandidate&)> expressed_by_torchtitan(const engine::Run& run) {
   emit_torchtitan(run);
   const bool bf16 = run.config.model.dtype == "bf16";
+  const bool frees = run.config.plan.shard.reshard_after_backward;
   const int64_t experts = run.model.num_experts, kv_heads = run.model.num_kv_heads;
   return [=](const planner::PlanCandidate& plan) {
     const bool splits_all = plan.shard == planner::kZero3;
-    const bool has_shards = splits_all || (plan.shard == planner::ShardLevel::none && plan.cp == 1);
+    const bool has_shards = (splits_all && plan.pp == 1 && frees) ||
+                            (plan.shard == planner::ShardLevel::none && plan.cp == 1);
     const bool has_mesh = (plan.tp == 1 || plan.sequence_parallel) &&
                           (plan.cp == 1 || plan.cp_comm_type != planner::CpCommType::a2a);
     const bool has_precision =

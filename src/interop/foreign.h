@@ -75,5 +75,10 @@ Emitted emit_torchtitan(const engine::Run& run);
 /// `run`. Throws Error if it cannot express those.
 std::function<bool(const planner::PlanCandidate&)> expressed_by_megatron(const engine::Run& run);
 std::function<bool(const planner::PlanCandidate&)> expressed_by_torchtitan(const engine::Run& run);
+/// Returns whether Megatron-LM waits for each message between the stages of a candidate.
+bool waits_in_megatron(const planner::PlanCandidate& plan);
+/// Returns assignments that make a search predict what emit_megatron writes, where the run leaves
+/// these keys open: the ops of selective recomputation.
+std::vector<std::string> keys_for_megatron(const engine::Run& run);
 
 }  // namespace hocket::interop

@@ -63,7 +63,7 @@ class MegatronImport {
 
   // megatron_memory.cc
   void read_sharding();
-  void read_gathers(const std::string& split, const std::string& among);
+  void read_gathers(const std::string& split);
   void read_recompute();
   void read_recompute_layers();
   void read_recompute_modules();

@@ -218,15 +218,18 @@ void TorchtitanImport::read_sharding() {
   // FSDP splits over the shard and context ranks; with replicas, inside each of them.
   const std::string among = replicate_ > 1 ? "group" : "all";
   set("plan.shard.params", among);
-  set("plan.shard.grads", among);
+  // PyTorch's pipelining reduces gradients, and frees gathered parameters, after the last backward
+  // pass of a stage.
+  const bool defers = job_.truth("parallelism.fsdp_defer_gradient_reduction", false) || pp_ > 1;
+  set("plan.shard.grads", defers ? "none" : among);
   if (replicate_ > 1) {
     set("plan.shard.group", group);
   }
-  if (job_.truth("parallelism.fsdp_defer_gradient_reduction", false)) {
-    set("plan.shard.grads", std::string("none"));
-  }
   if (reshard == "never" || (reshard == "default" && pp_ > 1)) {
     set("plan.shard.reshard_after_forward", false);
+    if (pp_ > 1) {
+      set("plan.shard.reshard_after_backward", false);
+    }
   }
 }
 

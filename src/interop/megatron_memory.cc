@@ -46,7 +46,7 @@ void MegatronImport::read_sharding() {
   if (instances > 1 && split != "no_shard") {
     set("plan.shard.group", replicas / instances);
   }
-  read_gathers(replicas > 1 ? split : "no_shard", among);
+  read_gathers(replicas > 1 ? split : "no_shard");
   if (replicas > 1 && !arguments_.has("--overlap-grad-reduce")) {
     set("plan.overlap_grad_reduce", false);
   }
@@ -62,19 +62,20 @@ void MegatronImport::read_sharding() {
   }
 }
 
-/// Reads when sharded parameters are gathered. If only optimizer states are sharded, Megatron-LM
-/// gathers the updated parameters, with --overlap-param-gather beside the next step's forward
-/// passes.
-void MegatronImport::read_gathers(const std::string& split, const std::string& among) {
+/// Reads when parameters are gathered. If they are not sharded, they stay whole with and without
+/// --overlap-param-gather, which gathers updated ones beside the next step's forward passes.
+void MegatronImport::read_gathers(const std::string& split) {
   const bool overlap = arguments_.has("--overlap-param-gather");
   if (split == "optim_grads_params") {
     if (!overlap) {
       set("plan.overlap_param_gather", false);
     }
   } else if (overlap && split != "no_shard") {
-    set("plan.shard.params", among);
-    set("plan.shard.reshard_after_forward", false);
-    set("plan.shard.reshard_after_backward", false);
+    imported_.notes.push_back(
+        "updated parameters are gathered at the end of a step here, where --overlap-param-gather "
+        "hides that behind the next forward passes; --set plan.shard.params=all, with "
+        "plan.shard.reshard_after_forward=false and reshard_after_backward=false, has that time, "
+        "but less memory: it frees parameters between steps");
   } else {
     arguments_.leave("--overlap-param-gather", "no ranks split parameters or the optimizer");
   }

@@ -182,6 +182,9 @@ std::vector<std::string> assignments(const PlanCandidate& plan, const SearchSpac
   add_ranks("pp_chunks", plan.chunks);
   if (plan.pp > 1) {
     add("pp_schedule", parallel::built_in_schedules()[plan.schedule].name);
+    if (space.waits_for_messages && space.waits_for_messages(plan)) {
+      add("overlap_p2p_comm", "false");
+    }
   }
   if (!plan.layers.none() || is_given(space, kLayers)) {
     add("pp_layers", fmt::format("[{}]", fmt::join(stage_layers(space, plan), ", ")));

@@ -129,6 +129,9 @@ struct SearchSpace {
   /// If set, only plans that it accepts: those that another trainer can express
   /// (interop/foreign.h).
   std::function<bool(const PlanCandidate&)> expressible = nullptr;
+  /// If set, whether another trainer waits for each message between a plan's stages, which then has
+  /// plan.overlap_p2p_comm false.
+  std::function<bool(const PlanCandidate&)> waits_for_messages = nullptr;
 };
 
 /// Returns whether a searched key has its value from elsewhere.

@@ -93,9 +93,10 @@ class TrainersTest(PlanBox):
         plan, train = self.keys("run.yaml")
         self.assertEqual((train["steps"], train["warmup_steps"]), (100, 10))
         self.assertEqual((plan["recompute"], plan["recompute_ops"]), ("selective", ["rms_norm", "swiglu"]))
-        shard = {"params": "all", "grads": "none", "optimizer": "all", "reshard_after_forward": False,
-                 "reshard_after_backward": False}
-        self.assertEqual({k: plan["shard"][k] for k in shard}, shard)
+        # Parameters and gradients stay whole, whatever the flag.
+        self.assertIn("note     updated parameters are gathered at the end of a step here, where --overlap-param-gather", told)
+        self.assertEqual((plan["shard"].get("params", "none"), plan["shard"].get("grads", "none"), plan["shard"]["optimizer"]),
+                         ("none", "none", "all"))
         self.good("plan", "convert", "run.yaml", "--emit", "megatron", "--out", "again.sh")
         self.assertIn("--recompute-modules layernorm moe_act\n", self.read("again.sh"))
         self.good("plan", "convert", "--from", "megatron", "again.sh", "--out", "again.yaml", "--model-out", "model2")
@@ -290,8 +291,9 @@ class TrainersTest(PlanBox):
         self.assertEqual(train["schedule"], "linear")
         self.assertRegex(told, "note     the file names the model 'llama3 debugmodel'; the one of this run has [0-9.]+ k "
                          r"parameters \(llama: 4 layers")
-        self.assertEqual({k: plan["shard"][k] for k in ("params", "grads", "group", "reshard_after_forward")},
-                         {"params": "group", "grads": "group", "group": 2, "reshard_after_forward": False})
+        self.assertEqual({k: plan["shard"][k] for k in ("params", "grads", "group", "reshard_after_forward", "reshard_after_backward")},
+                         {"params": "group", "grads": "none", "group": 2, "reshard_after_forward": False,
+                          "reshard_after_backward": False})
         self.assertEqual((train["global_batch"], train["seq_len"], train["warmup_steps"]), (32, 2048, 20))
         self.assertAlmostEqual(train["min_lr"], 8e-5)
 
@@ -395,6 +397,17 @@ class TrainersTest(PlanBox):
         self.assertTrue(self.keys("found.yaml")[0]["overlap_p2p_comm"])
         self.good(*search, "--set", "plan.overlap_p2p_comm=false")
         self.assertFalse(self.keys("found.yaml")[0]["overlap_p2p_comm"])
+
+    def test_a_search_predicts_what_is_written(self):
+        """1F1B of Megatron-LM waits for its messages, and its selective recomputation covers norms alone."""
+        self.model()
+        told = self.hocket("plan", "model", "--cluster", "configs/clusters/h100-64x8.yaml", "--ranks", "4", "--global-batch", "8",
+                           "--seq-len", "64", "--set", "plan.pp=2", "--set", "plan.pp_schedule=1f1b", "--set",
+                           "plan.recompute=selective", "--time-limit", "0.01", "--emit", "megatron", "--out", "found.sh", "--json")
+        self.assertEqual(told.returncode, 0, told.stderr)
+        self.assertIn("plan.overlap_p2p_comm", told.stdout)
+        self.assertNotIn("note", told.stderr)
+        self.assertIn("--recompute-modules layernorm\n", self.read("found.sh"))
 
     def test_conversions_go_without_a_search(self):
         self.model()

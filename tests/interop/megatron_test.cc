@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "interop/foreign.h"
@@ -157,6 +158,66 @@ TEST(Megatron, ReadsFloat8OptimizersTilesAndWsdDecay) {
   EXPECT_EQ(wsd.keys.at("train.schedule"), "wsd");
   EXPECT_EQ(wsd.keys.at("train.decay"), "1-sqrt");
   EXPECT_EQ(wsd.keys.at("train.decay_share"), "0.2");
+}
+
+/// With and without the flag Megatron-LM keeps parameters and gradients whole.
+TEST(Megatron, OverlapParamGatherIsAboutTimeAlone) {
+  const std::string flags = "--bf16 --use-distributed-optimizer --overlap-grad-reduce";
+  const Imported without = import(flags), with = import(flags + " --overlap-param-gather");
+  EXPECT_EQ(without.keys, with.keys);
+  EXPECT_EQ(with.keys.at("plan.shard.optimizer"), "all");
+  EXPECT_EQ(with.keys.count("plan.shard.params"), 0u);
+  EXPECT_TRUE(says(with.notes.back(), "--overlap-param-gather hides that"));
+  EXPECT_FALSE(!without.notes.empty() && says(without.notes.back(), "--overlap-param-gather"));
+}
+
+engine::Run run_with(const std::string& plan, const std::string& dtype = "bf16") {
+  return engine::parse_run(
+      "{model: {dtype: " + dtype +
+          ", config: {model_type: qwen3_moe, vocab_size: 64, hidden_size: 32, "
+          "num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 8, "
+          "intermediate_size: 64, moe_intermediate_size: 16, num_experts: 4, num_experts_per_tok: "
+          "2, max_position_embeddings: 512, rms_norm_eps: 1.0e-6, norm_topk_prob: true, "
+          "tie_word_embeddings: false}}, train: {global_batch: 8, seq_len: 64}, plan: {" +
+          plan + "}}",
+      "test", {});
+}
+
+/// Megatron-LM checks these when it starts (megatron/training/arguments.py).
+TEST(Megatron, WrittenScriptsStart) {
+  const auto text = [](const std::string& plan) { return emit_megatron(run_with(plan)).text; };
+  const std::string one = "\nexport CUDA_DEVICE_MAX_CONNECTIONS=1\n", fsdp = "fsdp_dtensor\n";
+  const std::string tp = "dp: 2, tp: 2, sequence_parallel: true";
+  const std::string cp = "dp: 2, cp: 2, cp_comm_type: a2a, micro_batch: 1";
+  const std::string split = ", shard: {params: all, grads: all}";
+  EXPECT_FALSE(says(text("dp: 2"), one));
+  for (const std::string& plan : {tp, cp}) {
+    EXPECT_TRUE(says(text(plan), one)) << plan;
+    EXPECT_FALSE(says(text(plan), fsdp)) << plan;
+    EXPECT_FALSE(says(text(plan + split), one)) << plan;
+    EXPECT_TRUE(says(text(plan + split), "--ckpt-format " + fsdp)) << plan;
+  }
+  EXPECT_TRUE(says(text("dp: 4, ranks_per_node: 2"),
+                   "torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint "
+                   "\"${MASTER_ADDR:-localhost}:29500\" pretrain_gpt.py"));
+  EXPECT_TRUE(says(text("dp: 4"), "torchrun --nnodes 1 --nproc-per-node 4 pretrain_gpt.py"));
+  EXPECT_TRUE(says(refusal_of([&] { text("dp: 2, overlap_grad_reduce: false" + split); }),
+                   "plan.overlap_grad_reduce is false"));
+  EXPECT_TRUE(says(refusal_of([&] { text("cp: 2, cp_comm_type: a2a, micro_batch: 2"); }),
+                   "plan.micro_batch is 2 with plan.cp 2"));
+}
+
+/// What is priced is written: products of all experts in one kernel, which needs bf16 there.
+TEST(Megatron, ExpertsHaveGroupedProducts) {
+  EXPECT_TRUE(says(emit_megatron(run_with("dp: 2")).text, "--moe-grouped-gemm\n"));
+  const Emitted wide = emit_megatron(run_with("dp: 2", "f32"));
+  EXPECT_FALSE(says(wide.text, "--moe-grouped-gemm"));
+  EXPECT_TRUE(says(wide.notes.at(0), "--moe-grouped-gemm with bf16 alone"));
+  EXPECT_EQ(keys_for_megatron(run_with("dp: 2")),
+            std::vector<std::string>{"plan.recompute_ops=[rms_norm, swiglu]"});
+  EXPECT_EQ(keys_for_megatron(run_with("dp: 2", "f32")),
+            std::vector<std::string>{"plan.recompute_ops=[rms_norm]"});
+  EXPECT_TRUE(keys_for_megatron(run_with("dp: 2, recompute_ops: [rope]")).empty());
 }
 
 TEST(Megatron, IgnoresRedirectionsOfTheCommand) {

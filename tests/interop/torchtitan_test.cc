@@ -129,6 +129,23 @@ TEST(Torchtitan, DataParallelTypeDdpShardsNothing) {
   EXPECT_EQ(found.keys.at("plan.dp"), "64");
 }
 
+/// PyTorch's pipelining reduces gradients, and frees parameters, after a stage's last backward
+/// pass.
+TEST(Torchtitan, APipelineKeepsWholeGradients) {
+  const std::string job = "[parallelism]\npipeline_parallel_degree = 2\n";
+  const Keys kept = import_job(job).keys;
+  EXPECT_EQ(kept.at("plan.shard.params"), "all");
+  EXPECT_EQ(kept.at("plan.shard.grads"), "none");
+  EXPECT_EQ(kept.at("plan.shard.reshard_after_forward"), "false");
+  EXPECT_EQ(kept.at("plan.shard.reshard_after_backward"), "false");
+  const Keys freed = import_job(job + "fsdp_reshard_after_forward = \"always\"\n").keys;
+  EXPECT_EQ(freed.at("plan.shard.grads"), "none");
+  EXPECT_EQ(freed.count("plan.shard.reshard_after_backward"), 0u);
+  const Keys flat = import_job("[parallelism]\nfsdp_reshard_after_forward = \"never\"\n").keys;
+  EXPECT_EQ(flat.at("plan.shard.grads"), "all");
+  EXPECT_EQ(flat.count("plan.shard.reshard_after_backward"), 0u);
+}
+
 TEST(Torchtitan, UnknownKeysAreRefusedWithTheNearest) {
   const struct {
     const char* job;
@@ -358,6 +375,18 @@ TEST(Torchtitan, ExpertsLieWhereItsMeshHasThem) {
   plan.ep = plan.dp = 1;
   plan.tp = 4;  // of two heads of keys
   EXPECT_FALSE(titan(plan));
+
+  plan = {.pp = 2, .dp = 4, .shard = planner::kZero3};  // whose gradients are split
+  EXPECT_FALSE(titan(plan));
+  const std::string piped = "pp: 2, dp: 4, shard: {params: all, ";
+  EXPECT_TRUE(says(refusal_of([&] { emit_torchtitan(run_with(piped + "grads: all}")); }),
+                   "plan.shard.grads is split, which torchtitan cannot express; expected none"));
+  const std::string kept = "grads: none, reshard_after_forward: false";
+  EXPECT_TRUE(says(refusal_of([&] { emit_torchtitan(run_with(piped + kept + "}")); }),
+                   "plan.shard.reshard_after_backward is true"));
+  EXPECT_TRUE(
+      says(emit_torchtitan(run_with(piped + kept + ", reshard_after_backward: false}")).text,
+           "fsdp_reshard_after_forward = \"never\""));
 
   EXPECT_TRUE(says(refusal_of([&] { emit_torchtitan(run_with("dp: 8, ep: 4")); }), "plan.ep is 4"));
   EXPECT_TRUE(says(refusal_of([&] { emit_torchtitan(run_with("tp: 4, sequence_parallel: true")); }),

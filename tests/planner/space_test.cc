@@ -346,6 +346,18 @@ TEST(PlanSpace, NoRanksOfCpWithWholeSequencesUnlessBothAreGiven) {
   EXPECT_EQ(sizes(), (std::vector<int32_t>{4}));
 }
 
+TEST(PlanSpace, MessagesBlockWhereAnotherTrainerWaits) {
+  SearchSpace space;
+  const PlanCandidate plan{.pp = 2};
+  const auto blocks = [&] {
+    const std::vector<std::string> keys = assignments(plan, space);
+    return std::count(keys.begin(), keys.end(), "plan.overlap_p2p_comm=false") == 1;
+  };
+  EXPECT_FALSE(blocks());
+  space.waits_for_messages = [](const PlanCandidate&) { return true; };
+  EXPECT_TRUE(blocks());
+}
+
 TEST(PlanSpace, OddSequencesExcludeMeshesThatSplitThem) {
   SearchSpace space;
   space.model.num_layers = space.model.num_heads = 8;

@@ -130,6 +130,11 @@ engine::Run read_target(const PlanOptions& options, std::map<std::string, std::s
   if (!options.file.from.empty()) {
     std::erase_if(all, [&](const std::string& key) { return is_of_its_plan(key, rest); });
   }
+  if (options.emit == "megatron") {
+    for (std::string& assignment : interop::keys_for_megatron(run)) {
+      all.push_back(std::move(assignment));
+    }
+  }
   if (!options.profile.empty()) {
     std::erase_if(all, [](const std::string& key) { return key.starts_with("cluster.profile="); });
     all.push_back("cluster.profile=" + nlohmann::json(options.profile).dump());
@@ -298,6 +303,9 @@ int search_plan(const PlanOptions& options) {
   if (!options.emit.empty()) {
     space.expressible = options.emit == "megatron" ? interop::expressed_by_megatron(run)
                                                    : interop::expressed_by_torchtitan(run);
+  }
+  if (options.emit == "megatron") {
+    space.waits_for_messages = interop::waits_in_megatron;
   }
   const planner::SearchResult result = run_search(options, trial, space, begun_ns);
   if (result.best.empty()) {
