@@ -376,6 +376,12 @@ TEST(Torchtitan, ExpertsLieWhereItsMeshHasThem) {
   plan.tp = 4;  // of two heads of keys
   EXPECT_FALSE(titan(plan));
 
+  plan = {.cp = 2, .cp_comm_type = planner::CpCommType::p2p, .shard = planner::kZero3};
+  EXPECT_TRUE(titan(plan));
+  EXPECT_TRUE(megatron(plan));
+  plan.micro_batch = 2;  // every sequence is cut there
+  EXPECT_FALSE(titan(plan));
+  EXPECT_FALSE(megatron(plan));
   plan = {.pp = 2, .dp = 4, .shard = planner::kZero3};  // whose gradients are split
   EXPECT_FALSE(titan(plan));
   const std::string piped = "pp: 2, dp: 4, shard: {params: all, ";
