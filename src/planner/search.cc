@@ -363,7 +363,8 @@ void Search::count_left() {
     ++rest.left;
     left_lower_bound_s_ = std::min(left_lower_bound_s_, static_cast<double>(queued.lower_bound_s));
     if (queued.stands_for_layers) continue;
-    if (!fits_) {
+    const bool is_native = queued.plan.collectives == CollectiveAlgorithm::native;
+    if (!fits_ && is_native) {  // other algorithms of collectives take about the same memory
       result_.nearest_untried.take({queued.plan, corrected_bytes(queued)});
     }
     if (!first[family] || Later()(*first[family], queued)) {

@@ -81,7 +81,7 @@ struct SearchResult {
   std::vector<Outcome> best;         ///< good ones, the fastest first
   std::vector<Outcome> over_memory;  ///< simulated ones that do not fit
   std::vector<Gain> gains;           ///< of the best plan; empty: there was no time for them
-  /// Of the dropped plans that were not simulated the one with the least estimated memory.
+  /// The dropped plan with the least estimated memory; none if that was simulated.
   TooLarge nearest;
   std::array<TooLarge, kFamilies> nearest_of;  ///< of all dropped plans of every family
   TooLarge nearest_untried;                    ///< of the plans left

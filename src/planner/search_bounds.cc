@@ -67,7 +67,7 @@ void Search::drop_by_floor(const PlanCandidate& plan, const Estimate& floor, Est
     return;
   }
   Estimate estimate = estimator->estimate(plan);
-  // That of the plan is of even layers, the floor's of any.
+  // The plan's own bound is that of even layers, the floor's that of any.
   estimate.lower_bound_bytes = floor.lower_bound_bytes;
   found->drop(plan, estimate);
 }

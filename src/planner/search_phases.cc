@@ -214,7 +214,8 @@ void Search::simulate_nearest() {
   if (options_.everything) return;
   std::vector<QueuedPlan> nearest;
   const auto memory_of = [&](const QueuedPlan& queued) {
-    return queued.stands_for_layers || tried_.count(queued.plan) > 0
+    const bool is_native = queued.plan.collectives == CollectiveAlgorithm::native;
+    return queued.stands_for_layers || !is_native || tried_.count(queued.plan) > 0
                ? std::numeric_limits<double>::infinity()
                : corrected_bytes(queued);
   };

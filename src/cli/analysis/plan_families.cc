@@ -112,14 +112,15 @@ std::string untried_text(const FamilyRow& row, const planner::SearchSpace& space
                     counted(rest.left, "plan"), human_time(rest.step_s), human_bytes(rest.bytes),
                     planner::describe(rest.plan, space)));
   } else if (rest.is_unseen) {
-    parts.push_back("not tried: there was no time to look at all of its meshes");
+    parts.push_back(std::string(parts.empty() ? "not tried: " : "") +
+                    "there was no time to look at all of its meshes");
   } else if (rest.slower > 0) {
     parts.push_back(
         fmt::format("{} slower than the best by their bound", counted(rest.slower, "plan")));
   }
   if (row.dropped.bytes > 0 && rest.step_s == 0) {
-    parts.push_back(fmt::format("of those too large the nearest is {}: {}",
-                                estimate_text(row.dropped),
+    parts.push_back(fmt::format("{}of those too large the nearest is {}: {}",
+                                parts.empty() ? "none simulated; " : "", estimate_text(row.dropped),
                                 planner::describe(row.dropped.plan, space)));
   }
   return join(parts, "; ");
