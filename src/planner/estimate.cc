@@ -421,6 +421,22 @@ double Estimator::held_bytes(const PlanCandidate& plan, int64_t micro_batches, d
   return part(plan.shard >= kZero3) + table.state_share * part(plan.shard >= kZero1) + gradients;
 }
 
+double Estimator::state_bytes() const {
+  const ModelTable& table = tables_[0];
+  double elements = 0;
+  const auto add = [&](size_t type) {
+    for (size_t s = 0; s < kShares; ++s) {
+      elements += of(table.layer_types[type].parameters, static_cast<Share>(s));
+    }
+  };
+  add(kEmbedding);
+  add(kHead);
+  for (const size_t type : table.type_of) {
+    add(type);
+  }
+  return elements * static_cast<double>(table.element_bytes) * (1 + table.state_share);
+}
+
 /// Returns the working memory of one layer's backward pass beyond kept tensors: about the
 /// activations of its forward pass without recompute, and its parameters if gathered.
 double Estimator::working_bytes(const PlanCandidate& plan, size_t type) const {

@@ -59,6 +59,9 @@ class Estimator {
   Estimator(const Estimator&) = delete;
   Estimator& operator=(const Estimator&) = delete;
 
+  /// Bytes of the model's parameters and optimizer states, each once. Gradients are not among them:
+  /// with one micro-batch they may pass by.
+  double state_bytes() const;
   /// Lower bound on all plans with this mesh and micro-batch, whatever else they choose.
   Estimate floor_of_mesh(const PlanCandidate& mesh);
   Estimate estimate(const PlanCandidate& plan);

@@ -3,11 +3,13 @@
 // estimates that simulated plans give.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
 #include <vector>
 
+#include "planner/estimate.h"
 #include "planner/search.h"
 #include "planner/space.h"
 
@@ -41,10 +43,16 @@ struct BoundedPlans {
   std::vector<QueuedPlan> plans;
   Counts counts;
   std::array<TooLarge, kFamilies> nearest_of;
-  /// Drops a plan that takes more memory than there is.
-  void drop(const PlanCandidate& plan, double bytes) {
+  /// Drops a plan whose lower bound on memory is above the limit.
+  void drop(const PlanCandidate& plan, const Estimate& estimate) {
     ++counts.too_large;
-    nearest_of[static_cast<size_t>(family_of(plan))].take({plan, bytes});
+    nearest_of[static_cast<size_t>(family_of(plan))].take(
+        {plan, std::max(estimate.bytes, estimate.lower_bound_bytes), estimate.lower_bound_bytes});
+  }
+  /// Returns whether a plan with this lower bound may be the nearest to fitting of its family.
+  bool may_be_nearest(const PlanCandidate& plan, double lower_bound_bytes) const {
+    const TooLarge& nearest = nearest_of[static_cast<size_t>(family_of(plan))];
+    return nearest.bytes == 0 || lower_bound_bytes <= nearest.bytes;
   }
 };
 

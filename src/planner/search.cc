@@ -3,8 +3,9 @@
 // every mesh and plan on all threads, keeps candidates in a queue by penalized estimate (corrected,
 // with penalties for memory and program length), simulates them in this order, and prunes the
 // candidates whose lower bound exceeds the best simulated step. Long steps are extrapolated from
-// shorter ones. Then layers of the best plan are moved from stage to stage. At the end the two best
-// are simulated in full, and the best once more with each resource of the cluster 10 % better.
+// shorter ones. Then every family's most promising plan that is left is simulated, and layers of
+// the best plan are moved from stage to stage. At the end the two best are simulated in full, and
+// the best once more with each resource of the cluster 10 % better.
 #include "planner/search.h"
 
 #include <algorithm>
@@ -42,11 +43,15 @@ double Search::winding_up_s() const {
 }
 
 bool Search::out_of_time() const {
+  const double limit_s = options_.time_limit_s;
+  if (phase_ == Phase::nearest) return limit_s > 0 && spent_s() >= kNearestTime * limit_s;
   // The share of the processor may fall until the last phase, which is to keep its time.
-  const bool is_searching = phase_ == Phase::all || phase_ == Phase::layers;
+  const bool is_searching = phase_ != Phase::usual && phase_ != Phase::final;
+  const bool moves_later = phase_ == Phase::all || phase_ == Phase::families;
   const double reserve_s = after_s() + (is_searching ? final_s() + winding_up_s() : 0) +
-                           (phase_ == Phase::all ? layers_s() : 0);
-  return options_.time_limit_s > 0 && spent_s() >= options_.time_limit_s - reserve_s;
+                           (moves_later ? layers_s() : 0) +
+                           (phase_ == Phase::all ? families_s() : 0);
+  return limit_s > 0 && spent_s() >= limit_s - reserve_s;
 }
 
 /// Returns the step above which a plan is clearly slower than the best one.
@@ -150,7 +155,7 @@ bool Search::take(QueuedPlan* queued, Estimator* estimator) {
         more_.notify_all();
         continue;
       }
-      ++result_.counts.slower;
+      count_slower(queued->plan);
       if (queued->stands_for_layers) continue;
       // Its bound counts with the transport's own collectives; others may be faster.
       if (queued->lower_bound_any_s <= best_s_) {
@@ -288,19 +293,32 @@ void Search::insert(Outcome outcome) {
   result_.best.insert(at, std::move(outcome));
 }
 
+/// Records a simulated plan, and adds those that it stands for. A plan without outcome was given
+/// up: it is left. Requires: the mutex is held.
+void Search::settle(const QueuedPlan& queued, std::optional<Outcome> outcome,
+                    Estimator* estimator) {
+  if (!outcome) {
+    add(queued);
+    return;
+  }
+  const bool refused = !outcome->refused.empty();
+  const bool near = record(queued, std::move(*outcome));
+  refused ? add_other_exchanges(queued, estimator) : add_others(queued, near, estimator);
+}
+
+/// Counts a plan whose lower bound on time is above the best one. Requires: the mutex is held.
+void Search::count_slower(const PlanCandidate& plan) {
+  ++result_.counts.slower;
+  ++result_.rest_of[static_cast<size_t>(family_of(plan))].slower;
+}
+
 void Search::simulate(Estimator* estimator) {
   QueuedPlan queued;
   while (take(&queued, estimator)) {
     std::optional<Outcome> outcome =
         trial_.extrapolate(queued.plan, space_, enough_s(), [&] { return ends(); });
     const std::lock_guard lock(mutex_);
-    if (!outcome) {
-      add(queued);  // given up: it is left
-    } else {
-      const bool refused = !outcome->refused.empty();
-      const bool near = record(queued, std::move(*outcome));
-      refused ? add_other_exchanges(queued, estimator) : add_others(queued, near, estimator);
-    }
+    settle(queued, std::move(outcome), estimator);
     --busy_;
     more_.notify_all();
   }
@@ -330,18 +348,57 @@ class Quiet {
 
 }  // namespace
 
-/// Counts the plans that were not simulated, and whether they matter.
-void Search::finish() {
-  Counts& counts = result_.counts;
+/// Counts the plans of the queue, and notes the most promising of every family.
+void Search::count_left() {
+  std::array<const QueuedPlan*, kFamilies> first{};
   for (const QueuedPlan& queued : queue_) {
     if (tried_.count(queued.plan) > 0) continue;
     if (queued.lower_bound_s > best_s_) {
-      ++counts.slower;
+      count_slower(queued.plan);
       continue;
     }
-    ++counts.left;
+    const auto family = static_cast<size_t>(family_of(queued.plan));
+    FamilyRest& rest = result_.rest_of[family];
+    ++result_.counts.left;
+    ++rest.left;
     left_lower_bound_s_ = std::min(left_lower_bound_s_, static_cast<double>(queued.lower_bound_s));
+    if (queued.stands_for_layers) continue;
+    const bool is_native = queued.plan.collectives == CollectiveAlgorithm::native;
+    if (!fits_ && is_native) {  // other algorithms of collectives take about the same memory
+      result_.nearest_untried.take({queued.plan, corrected_bytes(queued)});
+    }
+    if (!first[family] || Later()(*first[family], queued)) {
+      first[family] = &queued;
+    }
   }
+  for (const QueuedPlan* queued : first) {
+    if (!queued) continue;
+    FamilyRest& rest = result_.rest_of[static_cast<size_t>(family_of(queued->plan))];
+    rest.plan = queued->plan;
+    rest.step_s = corrected_seconds(*queued);
+    rest.bytes = corrected_bytes(*queued);
+  }
+}
+
+/// Notes the families of the meshes that were not looked at.
+void Search::note_unseen_families() {
+  const auto unseen = [&](Family family) -> bool& {
+    return result_.rest_of[static_cast<size_t>(family)].is_unseen;
+  };
+  for (size_t next = next_mesh_; next < meshes_.size(); ++next) {
+    const PlanCandidate& mesh = meshes_[mesh_at(next)];
+    const Family family = family_of(mesh);
+    if (unseen(family) && (family != Family::data || unseen(Family::fsdp))) continue;
+    visit_rest(space_, mesh, [&](const PlanCandidate& plan) { unseen(family_of(plan)) = true; });
+  }
+}
+
+/// Counts the plans that were not simulated, and whether they matter.
+void Search::finish() {
+  Counts& counts = result_.counts;
+  count_left();
+  note_unseen_families();
+  result_.state_bytes = estimator_of(0)->state_bytes();
   counts.plans = counts.too_large + counts.slower + counts.simulated + counts.left;
   counts.meshes = std::ssize(meshes_);
   counts.meshes_left =
@@ -377,7 +434,15 @@ SearchResult Search::run() {
     bound_meshes();
     in_threads([&](int thread) { simulate(estimator_of(thread)); });
   } while (!ends() && next_mesh_ < meshes_.size());
+  if (!fits_) {
+    phase_ = Phase::nearest;
+    stop_ = false;
+    simulate_nearest();
+  }
   if (fits_ && !(options_.stop && options_.stop())) {
+    phase_ = Phase::families;
+    stop_ = false;
+    simulate_families();
     phase_ = Phase::layers;
     stop_ = false;
     improve_layers();

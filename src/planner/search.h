@@ -49,12 +49,23 @@ struct SearchOptions {
       nullptr;
 };
 
-/// A plan that takes more memory than there is.
+/// A plan that takes more memory than there is, or may do so.
 struct TooLarge {
   PlanCandidate plan;
-  double bytes = 0;  ///< 0: there is none
+  double bytes = 0;              ///< planned, or of an untried plan estimated; 0: there is none
+  double lower_bound_bytes = 0;  ///< 0: there is none above the limit
   /// Becomes the other one if that takes less.
   void take(const TooLarge& other);
+};
+
+/// Plans of a family that were not simulated.
+struct FamilyRest {
+  int64_t left = 0;
+  int64_t slower = 0;       ///< pruned by their bound on time
+  bool is_unseen = false;   ///< a mesh of the family was not looked at
+  PlanCandidate plan = {};  ///< the most promising of those left
+  double step_s = 0;        ///< estimated for `plan`; 0: there is none
+  double bytes = 0;         ///< estimated for `plan`
 };
 
 /// Share of the best step that a resource saves if it is 10 % better.
@@ -70,12 +81,17 @@ struct SearchResult {
   std::vector<Outcome> best;         ///< good ones, the fastest first
   std::vector<Outcome> over_memory;  ///< simulated ones that do not fit
   std::vector<Gain> gains;           ///< of the best plan; empty: there was no time for them
-  TooLarge nearest;                  ///< of the dropped plans the one with the least bound
-  std::array<TooLarge, kFamilies> nearest_of;  ///< the same of every family
+  /// The dropped plan with the least estimated memory; none if that was simulated.
+  TooLarge nearest;
+  std::array<TooLarge, kFamilies> nearest_of;  ///< of all dropped plans of every family
+  TooLarge nearest_untried;                    ///< of the plans left
   TooLarge nearest_simulated;                  ///< of the simulated ones
-  std::map<std::string, int64_t> refusals;     ///< why there is no program: how often
-  double seconds = 0;                          ///< that the search took
-  double bounding_s = 0;                       ///< part of it for bounds
+  std::array<FamilyRest, kFamilies> rest_of;
+  /// Bytes of parameters and optimizer states, on all ranks together. No plan has less.
+  double state_bytes = 0;
+  std::map<std::string, int64_t> refusals;  ///< why there is no program: how often
+  double seconds = 0;                       ///< that the search took
+  double bounding_s = 0;                    ///< part of it for bounds
   double lower_bound_s = 0;  ///< no plan of the space is faster than this; 0: not known
 };
 

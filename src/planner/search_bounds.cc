@@ -50,11 +50,26 @@ Estimate Search::bound_plan(const PlanCandidate& plan, Estimator* estimator,
   stop_if_asked();
   const Estimate estimate = estimator->estimate(plan);
   if (estimate.lower_bound_bytes > static_cast<double>(trial_.memory()) && !options_.everything) {
-    found->drop(plan, estimate.lower_bound_bytes);
+    found->drop(plan, estimate);
     return estimate;
   }
   found->plans.push_back(queued_plan(plan, estimate));
   return estimate;
+}
+
+/// Drops a plan of a mesh that is too large whatever else the plan chooses.
+void Search::drop_by_floor(const PlanCandidate& plan, const Estimate& floor, Estimator* estimator,
+                           BoundedPlans* found) const {
+  ++found->counts.plans;
+  stop_if_asked();
+  if (!balances_replicas(space_, plan) || !found->may_be_nearest(plan, floor.lower_bound_bytes)) {
+    ++found->counts.too_large;
+    return;
+  }
+  Estimate estimate = estimator->estimate(plan);
+  // The plan's own bound is that of even layers, the floor's that of any.
+  estimate.lower_bound_bytes = floor.lower_bound_bytes;
+  found->drop(plan, estimate);
 }
 
 /// Bounds and estimates every plan with this mesh.
@@ -72,9 +87,7 @@ void Search::bound_mesh(const PlanCandidate& mesh, Estimator* estimator,
       visit_rest(space_, base, [&](const PlanCandidate& plan) {
         if (phase_ == Phase::usual && !is_usual(plan)) return;
         if (!fits) {
-          // For any layers of its stages.
-          ++found->counts.plans;
-          found->drop(plan, floor.lower_bound_bytes);
+          drop_by_floor(plan, floor, estimator, found);
           return;
         }
         const Estimate even = bound_plan(plan, estimator, found);
@@ -117,20 +130,29 @@ bool Search::bounds_enough() const {
   return held_ >= kEnoughToChoose && (late || stopped());
 }
 
-/// Bounds the plans of the next meshes, in an order that soon has seen some of every sort: every
-/// n-th mesh, and around again.
-void Search::bound(Estimator* estimator) {
+/// Returns the place of the n-th mesh in an order that soon has some of every sort: every n-th
+/// mesh, and around again. Requires: there are more than `next` meshes.
+size_t Search::mesh_at(size_t next) const {
   const size_t count = meshes_.size();
   auto stride = static_cast<size_t>(0.618 * static_cast<double>(count)) | 1;
   while (std::gcd(stride, count) != 1) {
     stride += 2;
   }
+  return next * stride % count;
+}
+
+/// Bounds the plans of the next meshes.
+void Search::bound(Estimator* estimator) {
   while (!bounds_enough()) {
     const size_t next = next_mesh_++;
-    if (next >= count) break;
-    const size_t mesh = next * stride % count;
+    if (next >= meshes_.size()) break;
+    const size_t mesh = mesh_at(next);
     if (phase_ == Phase::usual && !is_usual_mesh(space_, meshes_[mesh])) continue;
     BoundedPlans found;
+    {
+      const std::lock_guard lock(mutex_);
+      found.nearest_of = result_.nearest_of;
+    }
     try {
       const StopWhen given_up([&] { return ends(); });
       bound_mesh(meshes_[mesh], estimator, &found);
@@ -210,20 +232,27 @@ void Search::assign_by_memory(const QueuedPlan& of, Estimator* estimator) {
   take_nearest(found);
 }
 
+/// Returns the estimated memory with the correction by simulated plans.
+double Search::corrected_bytes(const QueuedPlan& queued) const {
+  const double own = bytes_correction_.ratio(queued.plan);
+  return queued.bytes * (result_.best.empty() ? std::max(own, bytes_correction_.ratio()) : own);
+}
+
+/// Returns the estimated step with the corrections by simulated plans.
+double Search::corrected_seconds(const QueuedPlan& queued) const {
+  return queued.estimated_s * seconds_correction_.ratio(queued.plan) *
+         (queued.replayed ? 1 : schedule_correction_.ratio(queued.plan));
+}
+
 /// Returns the penalized estimate with the corrections by simulated plans.
 double Search::corrected_estimate(const QueuedPlan& queued) const {
   const bool none_fits = result_.best.empty();
-  double bytes = bytes_correction_.ratio(queued.plan);
-  if (none_fits) {
-    bytes = std::max(bytes, bytes_correction_.ratio());
-  }
-  const double seconds = seconds_correction_.ratio(queued.plan) *
-                         (queued.replayed ? 1 : schedule_correction_.ratio(queued.plan)) *
+  const double seconds = corrected_seconds(queued) *
                          (none_fits ? 1 + kSizePenaltyAtFirst * doublings(queued.plan) : 1);
   const double limit = static_cast<double>(trial_.memory());
-  const double over = std::max(0.0, queued.bytes * bytes / limit - 1);
+  const double over = std::max(0.0, corrected_bytes(queued) / limit - 1);
   const double penalty = none_fits ? kMemoryPenaltyAtFirst : kMemoryPenalty;
-  return queued.estimated_s * seconds * (1 + penalty * over);
+  return seconds * (1 + penalty * over);
 }
 
 }  // namespace hocket::planner

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -70,6 +71,10 @@ inline constexpr double kFinalShare = 0.4;
 /// Share of the time limit for moving layers of the best plan from stage to stage. With more, fewer
 /// plans are searched; with less, a program of some seconds has too few of its moves tried.
 inline constexpr double kLayersShare = 0.1;
+/// Share of the time limit for a simulation of every family's most promising plan that is left.
+/// With more, fewer plans are searched; with less, families of large models keep a plan that
+/// estimates favoured and a simulation did not, or none.
+inline constexpr double kFamiliesShare = 0.1;
 /// Time of the simulations with better resources over that of one extrapolation. They compile two
 /// of its three steps, and replay each up to six times: 1.5 times its time if a third of that is
 /// replay. A step that is not shortened takes more, by the same count 2.7 times its time. With
@@ -79,6 +84,9 @@ inline constexpr double kGainsOverOnce = 1.5;
 /// Estimates err by 10 to 28 %, so that one plan is not enough to judge a family. Eight families
 /// share kUsualShare: with more plans of each, there is less time for other plans.
 inline constexpr int kUsualOfFamily = 3, kMoreUsualOfFamily = 6;
+/// Number of further plans of a family that are sharded and recomputed like most practitioners'
+/// first plan (is_customary()), if none of the others was.
+inline constexpr int kCustomaryOfFamily = 1;
 /// Further plans of a family are not usual ones if they are estimated at this times the best step.
 inline constexpr double kMaxUsualSlowdown = 1.5;
 /// A plan is extrapolated from two steps alone if it is slower than this times the best one. The
@@ -105,6 +113,10 @@ inline constexpr double kMoreTime = 1.05;
 inline constexpr int64_t kMinSimulated = 8;
 /// Seconds beyond the time limit after which a search without a plan ends in any case.
 inline constexpr double kMaxMoreSeconds = 60;
+/// Ratio to the time limit at which the simulations of plans that are nearest to fitting end. One
+/// of 70B takes some seconds of the usual 50 s. With more, a search that found nothing exceeds its
+/// limit for longer; with less, its error names estimates.
+inline constexpr double kNearestTime = 1.2;
 
 /// A thread's estimators.
 struct Pricing {
@@ -138,18 +150,25 @@ class Search {
   double final_s() const;
   double timelines_s() const;
   double after_s() const;
+  double once_s() const;
+  double families_s() const;
   void in_threads(const std::function<void(int)>& body);
   Estimator* estimator_of(int thread);
   void bound_meshes();
   bool bounds_enough() const;
+  size_t mesh_at(size_t next) const;
   void bound(Estimator* estimator);
   void bound_mesh(const PlanCandidate& mesh, Estimator* estimator, BoundedPlans* found) const;
   Estimate bound_plan(const PlanCandidate& plan, Estimator* estimator, BoundedPlans* found) const;
+  void drop_by_floor(const PlanCandidate& plan, const Estimate& floor, Estimator* estimator,
+                     BoundedPlans* found) const;
   void assign_by_memory(const QueuedPlan& of, Estimator* estimator);
   QueuedPlan queued_plan(const PlanCandidate& plan, const Estimate& estimate) const;
   void keep(BoundedPlans found);
   void take_nearest(const BoundedPlans& found);
   bool take(QueuedPlan* queued, Estimator* estimator);
+  double corrected_bytes(const QueuedPlan& queued) const;
+  double corrected_seconds(const QueuedPlan& queued) const;
   double corrected_estimate(const QueuedPlan& queued) const;
   bool put_off_if_worse(QueuedPlan queued);
   void replay_schedule(QueuedPlan* queued, Estimator* estimator,
@@ -166,7 +185,12 @@ class Search {
   void add(const QueuedPlan& queued);
   void add_others(const QueuedPlan& queued, bool near, Estimator* estimator);
   bool record(const QueuedPlan& queued, Outcome outcome);
+  void settle(const QueuedPlan& queued, std::optional<Outcome> outcome, Estimator* estimator);
+  void count_slower(const PlanCandidate& plan);
   void insert(Outcome outcome);
+  std::vector<QueuedPlan> promising_of_families();
+  void simulate_families();
+  void simulate_nearest();
   double layers_s() const;
   void improve_layers();
   bool take_moved(QueuedPlan* queued);
@@ -175,6 +199,8 @@ class Search {
   void measure_gains();
   void report();
   void finish();
+  void count_left();
+  void note_unseen_families();
 
   const Trial& trial_;
   const SearchSpace& space_;
@@ -189,11 +215,12 @@ class Search {
   // stop_: asked to end, or the phase's time is up. fits_: there is a plan. failed_: a thread
   // threw. gave_up_: no plan was found some time after the limit.
   std::atomic<bool> stop_{false}, fits_{false}, failed_{false}, gave_up_{false};
-  /// The first phase looks at usual plans alone; the third moves layers of the best plan from stage
-  /// to stage; the last one needs all the time that is left.
-  enum class Phase { usual, all, layers, final } phase_ = Phase::usual;
+  /// The first phase looks at usual plans alone. After the second, if no plan fits, the nearest to
+  /// fitting are simulated; if one does, a further plan of every family. `layers` moves layers of
+  /// the best plan from stage to stage; the last phase needs all the time that is left.
+  enum class Phase { usual, all, nearest, families, layers, final } phase_ = Phase::usual;
   std::map<PlanCandidate, bool> tried_;  // usual plans that were simulated; near the best one
-  std::array<int, kFamilies> tried_of_{}, fitting_of_{};
+  std::array<int, kFamilies> tried_of_{}, fitting_of_{}, customary_of_{};
   std::set<PlanCandidate> in_full_;  // begun
   std::mutex mutex_;
   std::condition_variable ended_;

@@ -37,8 +37,10 @@ struct Outcome {
   double low = 0, high = 0;
   std::string interval_why;
   double compute_s = 0, exposed_s = 0, bubble_s = 0, idle_s = 0;
-  double mfu = 0;           ///< 0: unknown
-  int64_t bytes = 0;        ///< planned memory of the rank that takes most
+  double mfu = 0;  ///< 0: unknown
+  /// Planned memory of the rank that takes most, with the logits of the trainer that no task has
+  /// (cost::Framework::logits).
+  int64_t bytes = 0;
   int64_t input_bytes = 0;  ///< part of it that is proportional to the micro-batches
   bool fits = false;
   bool good() const { return refused.empty() && fits; }

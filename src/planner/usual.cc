@@ -59,4 +59,9 @@ bool is_usual(const PlanCandidate& plan) {
          plan.shard <= kZero1;
 }
 
+bool is_customary(const PlanCandidate& plan) {
+  const ShardLevel shard = family_of(plan) == Family::fsdp ? kZero3 : kZero1;
+  return plan.recompute == Recompute::full && plan.shard == shard;
+}
+
 }  // namespace hocket::planner

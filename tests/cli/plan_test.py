@@ -95,7 +95,8 @@ class PlanTest(PlanBox):
         shown = self.good(*search)
         self.assertRegex(shown, r"\nfamily +step")
         self.assertRegex(shown, r"\nnext +10 % more of")
-        self.assertEqual("memory" in gains, bool(re.search(r"more of memory {2,}", shown)))
+        self.assertGreaterEqual(gains["memory"], 0)
+        self.assertRegex(shown, r"\nnext +10 % more of memory {2,}(-[\d.]+ %: |no gain: no simulated plan)")
         self.refused("both go to standard output", *search, "--json", "--html", "-")
 
     def test_keys_that_go_together_are_one_choice(self):
@@ -291,6 +292,17 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         self.assertGreater(found["best"][0]["step_s"], 0)
         self.assertGreater(found["counts"]["meshes_left"], 0)
         self.assertLessEqual(found["counts"]["meshes_left"], found["counts"]["meshes"])
+        self.assertGreater(found["counts"]["left"], 0)
+        self.assertGreater(found["counts"]["plans"], found["counts"]["simulated"])
+        self.assertLessEqual({"data parallel", "FSDP", "tensor", "pipeline", "pp x tp"},
+                             {row["family"] for row in found["families"]})
+        untried = [row for row in found["families"] if "step_s" not in row]
+        self.assertTrue(untried)
+        for row in untried:
+            self.assertIn("not tried", row["cause"])
+        shown = self.good("plan", *run, "--time-limit", "0.01")
+        self.assertRegex(shown, r"of the usual plans left, and all others of \d+ meshes not looked at")
+        self.assertRegex(shown, r"\n(FSDP|data parallel|tensor|pipeline|pp x tp) +\d+ plans? not tried, of which")
         self.assertEqual(found["lower_bound_s"], 0)  # there is no bound for plans that were not examined
         for number in (signal.SIGINT, signal.SIGTERM):
             command = [cli_util.HOCKET, "plan", *run, "--time-limit", "0", "--out", "plan.yaml"]
@@ -321,8 +333,26 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
                         "--seq-len", "64", "--set", "cluster.memory_budget=64KiB", "--time-limit", "0.01")
         self.assertEqual(r.returncode, 1)
         self.assertIn("nothing is left", r.stderr)
-        self.assertIn("try more ranks or another batch", r.stderr)
+        self.assertRegex(r.stderr, r"try more ranks: parameters and optimizer states alone need at least \d+, of ")
+        self.assertNotIn("another batch", r.stderr)
         self.assertNotIn("longer search", r.stderr)
+
+    def test_the_nearest_to_fitting_is_simulated(self):
+        """The error names the plan with the least planned memory, and not that with the least bound."""
+        self.model()
+        search = ["plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "16",
+                  "--seq-len", "1024", "--ranks", "2", "--set", "plan.all_reduce=native", "--time-limit", "50"]
+        r = self.hocket(*search, "--set", "cluster.memory_budget=450KiB")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("no plan of 2 ranks with train.global_batch 16 fits into 450 KiB a rank", r.stderr)
+        self.assertIn("try more ranks or another batch", r.stderr)
+        nearest = re.search(r"\n  the nearest of the simulated takes ([\d.]+) ([KM])iB: (.*)", r.stderr)
+        self.assertTrue(nearest, r.stderr)
+        self.assertIn("micro-batches of 1", nearest.group(3))
+        self.assertNotIn("at least", r.stderr)
+        # With a little more memory than that there is a plan.
+        size = float(nearest.group(1)) * (1024 if nearest.group(2) == "K" else 1 << 20)
+        self.good(*search, "--set", f"cluster.memory_budget={round(1.2 * size)}")
 
     def test_output_is_looked_at_before(self):
         self.model()

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -189,8 +190,21 @@ std::string fault_text(const planner::SearchSpace& space) {
   return at_fault.empty() ? "" : "; " + join(at_fault, ", ");
 }
 
+/// Returns the least number of ranks that hold parameters and states, each once.
+int64_t ranks_of_states(const planner::SearchResult& result, const planner::Trial& trial) {
+  return static_cast<int64_t>(
+      std::ceil(result.state_bytes / std::max(1.0, static_cast<double>(trial.memory()))));
+}
+
 /// Returns advice for a search in which nothing fits.
-std::string remedies(const planner::SearchResult& result, const planner::SearchSpace& space) {
+std::string remedies(const planner::SearchResult& result, const planner::Trial& trial,
+                     const planner::SearchSpace& space) {
+  const int64_t least = ranks_of_states(result, trial);
+  if (space.ranks < least) {
+    return fmt::format(
+        "more ranks: parameters and optimizer states alone need at least {}, of {} a rank", least,
+        human_bytes(result.state_bytes / static_cast<double>(space.ranks)));
+  }
   std::vector<std::string> tries = {"more ranks or another batch"};
   for (const auto& [key, value] : space.given) {
     tries.push_back(fmt::format("without {}={}", key, value));
@@ -221,13 +235,19 @@ std::string remedies(const planner::SearchResult& result, const planner::SearchS
          emit.empty() ? "" : ", which " + emit + " can express", fault_text(space));
   }
   std::string why;
-  const auto add_nearest = [&](const planner::TooLarge& plan, const char* bytes) {
+  const auto memory = static_cast<double>(trial.memory());
+  const auto add_nearest = [&](const char* which, const planner::TooLarge& plan, bool is_planned) {
     if (plan.bytes == 0) return;
-    why += fmt::format("\n  {} {}: {}", bytes, human_bytes(plan.bytes),
-                       planner::describe(plan.plan, space));
+    std::string text = is_planned ? "takes " + human_bytes(plan.bytes) : estimate_text(plan);
+    const double least = is_planned ? plan.bytes : plan.lower_bound_bytes;
+    if (least > memory && human_bytes(least) == human_bytes(memory)) {
+      text += fmt::format(", {} more than there is", human_bytes(least - memory));
+    }
+    why += fmt::format("\n  {} {}: {}", which, text, planner::describe(plan.plan, space));
   };
-  add_nearest(result.nearest_simulated, "the nearest of the simulated takes");
-  add_nearest(result.nearest, "the nearest of the others takes at least");
+  add_nearest("the nearest of the simulated", result.nearest_simulated, true);
+  add_nearest("the nearest of those too large by their bound is", result.nearest, false);
+  add_nearest("the nearest of those not tried is", result.nearest_untried, false);
   for (const auto& [text, count] : result.refusals) {
     why += fmt::format("\n  {} x {}", count, text);
   }
@@ -238,9 +258,8 @@ std::string remedies(const planner::SearchResult& result, const planner::SearchS
       Error::Kind::kRun, "hocket plan",
       fmt::format("no plan of {} with train.global_batch {} {} into {} a rank; {}; try {}{}",
                   counted(space.ranks, "rank"), space.global_batch,
-                  is_proven ? "fits" : "was found that fits",
-                  human_bytes(static_cast<double>(trial.memory())), ending_text(result),
-                  remedies(result, space), why));
+                  is_proven ? "fits" : "was found that fits", human_bytes(memory),
+                  ending_text(result), remedies(result, trial, space), why));
 }
 
 std::string comment_of(const planner::Outcome& best, const planner::SearchResult& result,

@@ -67,12 +67,15 @@ std::vector<FamilyRow> families_of(const planner::SearchResult& result) {
   }
   std::vector<FamilyRow> found;
   for (size_t family = 0; family < rows.size(); ++family) {
-    rows[family].family = static_cast<planner::Family>(family);
-    if (rows[family].simulated == 0) {
-      rows[family].dropped = result.nearest_of[family];
+    FamilyRow& row = rows[family];
+    row.family = static_cast<planner::Family>(family);
+    row.rest = result.rest_of[family];
+    if (row.simulated == 0) {
+      row.dropped = result.nearest_of[family];
     }
-    if (rows[family].simulated > 0 || rows[family].dropped.bytes > 0) {
-      found.push_back(rows[family]);
+    const bool has_others = row.rest.left > 0 || row.rest.slower > 0 || row.rest.is_unseen;
+    if (row.simulated > 0 || row.dropped.bytes > 0 || has_others) {
+      found.push_back(row);
     }
   }
   std::stable_sort(found.begin(), found.end(), [](const FamilyRow& left, const FamilyRow& right) {
@@ -82,17 +85,52 @@ std::vector<FamilyRow> families_of(const planner::SearchResult& result) {
   return found;
 }
 
+std::string estimate_text(const planner::TooLarge& plan) {
+  const std::string bound = plan.lower_bound_bytes > 0
+                                ? fmt::format(" ({} at least)", human_bytes(plan.lower_bound_bytes))
+                                : "";
+  return fmt::format("estimated to take {}{}", human_bytes(plan.bytes), bound);
+}
+
+namespace {
+
+/// Returns what is known of a family without a simulated plan that fits.
+std::string untried_text(const FamilyRow& row, const planner::SearchSpace& space) {
+  std::vector<std::string> parts;
+  if (row.too_large) {
+    parts.push_back(fmt::format("none of {} simulated fits; the nearest takes {}: {}",
+                                row.simulated, memory_text(*row.too_large),
+                                planner::describe(row.too_large->plan, space)));
+  } else if (row.simulated > 0) {
+    parts.push_back(fmt::format("none of {} simulated has a program", row.simulated));
+  }
+  const planner::FamilyRest& rest = row.rest;
+  if (rest.step_s > 0) {
+    parts.push_back(
+        fmt::format("{} not tried, of which the most promising is estimated to take {} "
+                    "in {}: {}",
+                    counted(rest.left, "plan"), human_time(rest.step_s), human_bytes(rest.bytes),
+                    planner::describe(rest.plan, space)));
+  } else if (rest.is_unseen) {
+    parts.push_back(std::string(parts.empty() ? "not tried: " : "") +
+                    "there was no time to look at all of its meshes");
+  } else if (rest.slower > 0) {
+    parts.push_back(
+        fmt::format("{} slower than the best by their bound", counted(rest.slower, "plan")));
+  }
+  if (row.dropped.bytes > 0 && rest.step_s == 0) {
+    parts.push_back(fmt::format("{}of those too large the nearest is {}: {}",
+                                parts.empty() ? "none simulated; " : "", estimate_text(row.dropped),
+                                planner::describe(row.dropped.plan, space)));
+  }
+  return join(parts, "; ");
+}
+
+}  // namespace
+
 std::string cause_text(const planner::SearchResult& result, const FamilyRow& row,
                        const planner::SearchSpace& space) {
-  if (!row.best) {
-    if (!row.too_large) {
-      return fmt::format("none simulated; of those too large the least takes at least {}: {}",
-                         human_bytes(row.dropped.bytes),
-                         planner::describe(row.dropped.plan, space));
-    }
-    return fmt::format("none of {} simulated fits; the nearest takes {}: {}", row.simulated,
-                       memory_text(*row.too_large), planner::describe(row.too_large->plan, space));
-  }
+  if (!row.best) return untried_text(row, space);
   const planner::Outcome& best = result.best.front();
   if (row.best->plan == best.plan) return "";
   std::string text = loss_text(best, *row.best);
@@ -179,6 +217,7 @@ std::vector<std::string> gains_lines(const planner::SearchResult& result,
   std::vector<planner::Gain> gains = result.gains;
   std::stable_sort(gains.begin(), gains.end(),
                    [](const auto& left, const auto& right) { return left.share > right.share; });
+  if (gains.empty()) return {};  // there was no time for them
   const double percent = 100 * (planner::kImprovement - 1);
   std::vector<std::string> lines;
   for (const planner::Gain& gain : gains) {
@@ -186,11 +225,12 @@ std::vector<std::string> gains_lines(const planner::SearchResult& result,
         gain.share < kNoGain ? "no gain" : fmt::format("-{:.1f} %", 100 * gain.share);
     lines.push_back(fmt::format("{:.0f} % more of {:<20} {}", percent, gain.resource, saved));
   }
-  if (const planner::Outcome* const larger = best_with_more(result, memory)) {
-    lines.push_back(fmt::format("{:.0f} % more of {:<20} -{:.1f} %: {}", percent, "memory",
-                                100 * (1 - larger->step_s / result.best.front().step_s),
-                                planner::describe(larger->plan, space)));
-  }
+  const planner::Outcome* const larger = best_with_more(result, memory);
+  const std::string saved =
+      larger ? fmt::format("-{:.1f} %: {}", 100 * (1 - larger->step_s / result.best.front().step_s),
+                           planner::describe(larger->plan, space))
+             : "no gain: no simulated plan that would fit then is faster";
+  lines.push_back(fmt::format("{:.0f} % more of {:<20} {}", percent, "memory", saved));
   return lines;
 }
 
@@ -200,6 +240,7 @@ nlohmann::json families_json(const planner::SearchResult& result,
   for (const FamilyRow& row : families_of(result)) {
     nlohmann::json one = {{"family", planner::kFamilyNames[static_cast<size_t>(row.family)]},
                           {"simulated", row.simulated},
+                          {"left", row.rest.left},
                           {"cause", cause_text(result, row, space)}};
     if (row.best) {
       one["step_s"] = row.best->step_s;
@@ -217,8 +258,9 @@ nlohmann::json gains_json(const planner::SearchResult& result, int64_t memory) {
   for (const planner::Gain& gain : result.gains) {
     gains[gain.resource] = gain.share;
   }
-  if (const planner::Outcome* const larger = best_with_more(result, memory)) {
-    gains["memory"] = 1 - larger->step_s / result.best.front().step_s;
+  if (!result.gains.empty()) {
+    const planner::Outcome* const larger = best_with_more(result, memory);
+    gains["memory"] = larger ? 1 - larger->step_s / result.best.front().step_s : 0.0;
   }
   return gains;
 }

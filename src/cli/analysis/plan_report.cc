@@ -123,9 +123,16 @@ std::string ending_text(const planner::SearchResult& result) {
            (result.best.front().plan.pp > 1 ? ", nor the best one with a layer on another stage"
                                             : "");
   }
-  text += fmt::format("; {} left", human_count(static_cast<double>(counts.left)));
-  if (counts.meshes_left > 0) {
-    text += fmt::format(", and {} of {} meshes not looked at", counts.meshes_left, counts.meshes);
+  const std::string left = human_count(static_cast<double>(counts.left));
+  if (counts.meshes_left > 0 && counts.meshes_left == counts.meshes) {
+    // The first phase looks at usual plans of all meshes alone.
+    text += fmt::format("; {} of the usual plans left, and all others of {} meshes not looked at",
+                        left, counts.meshes);
+  } else if (counts.meshes_left > 0) {
+    text += fmt::format("; {} left, and {} of {} meshes not looked at", left, counts.meshes_left,
+                        counts.meshes);
+  } else {
+    text += fmt::format("; {} left", left);
   }
   return text + " when " + result.ended;
 }
