@@ -207,7 +207,7 @@ TEST(Megatron, WrittenScriptsStart) {
                    "plan.micro_batch is 2 with plan.cp 2"));
 }
 
-/// What is priced is written: products of all experts in one kernel, which needs bf16 there.
+/// Products of all experts in one kernel, which are priced, are written too; it needs bf16 there.
 TEST(Megatron, ExpertsHaveGroupedProducts) {
   EXPECT_TRUE(says(emit_megatron(run_with("dp: 2")).text, "--moe-grouped-gemm\n"));
   const Emitted wide = emit_megatron(run_with("dp: 2", "f32"));
