@@ -255,6 +255,11 @@ class JobFile {
     add_text("mode", mode);
     if (mode == "selective") {
       add_text("selective_ac_option", "op");
+      if (plan_.pass_options.text("recompute_products") != "2") {
+        notes_.push_back(
+            "plan.recompute selective repeats no products; torchtitan repeats every second one: "
+            "plan.recompute_products=2");
+      }
     }
   }
 

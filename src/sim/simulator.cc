@@ -536,10 +536,13 @@ void describe_memory(const Program& program, const CostModel& costs, SimReport& 
       const cost::Device& device = cluster.device_of(cluster.device_type_of(ranks[i]));
       least = device.plannable() < least->plannable() ? &device : least;
     }
+    const double logits = logits_bytes(program, costs, cls);
     double bytes = least->plannable();
     if (bytes > 0) {
-      bytes = std::max(1.0, bytes - logits_bytes(program, costs, cls));
+      bytes = std::max(1.0, bytes - logits);
     }
+    const auto planned = static_cast<double>(report.memory[cls].total());
+    report.memory_with_reserve.push_back(std::llround(least->with_reserve(planned + logits)));
     const auto whole = static_cast<int64_t>(least->memory.value);
     report.device_memory.push_back(std::llround(bytes));
     report.memory_reserve = std::max(report.memory_reserve, whole - report.device_memory.back());

@@ -201,6 +201,7 @@ TEST(Torchtitan, ReadsTheJsonOf2026) {
                          {"plan.pp", "2"},
                          {"plan.dp", "8"},
                          {"plan.recompute", "selective"},
+                         {"plan.recompute_products", "2"},
                          {"train.lr", "0.0003"},
                          {"optimizer.beta2", "0.98"},
                          {"train.schedule", "wsd"},

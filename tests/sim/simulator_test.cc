@@ -384,7 +384,9 @@ TEST(Simulator, ReservedMemoryCannotBePlanned) {
   const SimReport r = simulate(p, CostModel(c, std::nullopt, 1), {});
   EXPECT_EQ(r.device_memory[1], 1000000);
   EXPECT_EQ(r.memory_reserve, 100000);
+  EXPECT_EQ(r.memory_with_reserve[1], 1103872);  // 1.1 of 1,003,520
   EXPECT_EQ(nlohmann::json::parse(to_json(p, r))["device_memory_bytes"], 1100000);
+  EXPECT_EQ(nlohmann::json::parse(to_json(p, r))["memory"][1]["with_reserve"], 1103872);
   EXPECT_NE(r.memory_limit_text().find("beside a reserve of"), std::string::npos);
 }
 
