@@ -75,21 +75,23 @@ TEST(Torchtitan, ReadsEveryFormerNameOfAKey) {
     const char* line;
     const char* key;
     const char* value;
-  } kRows[] = {{"training", "tensor_parallel_degree = 4", "plan.tp", "4"},
-               {"training", "sequence_parallel_degree = 4", "plan.tp", "4"},
-               {"training", "pipeline_parallel_degree = 4", "plan.pp", "4"},
-               {"experimental", "pipeline_parallel_degree = 8", "plan.pp", "8"},
-               {"experimental", "context_parallel_degree = 4", "plan.cp", "4"},
-               {"experimental", "expert_parallel_degree = 4", "plan.ep", "4"},
-               {"training", "data_parallel_degree = 64", "plan.shard.params", "all"},
-               {"training", "data_parallel_shard_degree = 64", "plan.shard.params", "all"},
-               {"training", "data_parallel_replicate_degree = 4", "plan.shard.params", "group"},
-               {"training", "batch_size = 3", "plan.micro_batch", "3"},
-               {"training", "warmup_steps = 7", "train.warmup_steps", "7"},
-               {"training", "enable_fp8_linear = true", "model.float8", "true"},
-               {"training", "fp8_linear = \"dynamic\"", "model.float8", "true"},
-               {"training", "seed = 3", "train.seed", "3"},
-               {"lr_scheduler", "lr_min = 1.0", "train.min_lr", "0.0008"}};
+  } kRows[] = {
+      {"training", "tensor_parallel_degree = 4", "plan.tp", "4"},
+      {"training", "sequence_parallel_degree = 4", "plan.tp", "4"},
+      {"training", "pipeline_parallel_degree = 4", "plan.pp", "4"},
+      {"experimental", "pipeline_parallel_degree = 8", "plan.pp", "8"},
+      {"experimental", "context_parallel_degree = 4", "plan.cp", "4"},
+      {"experimental", "expert_parallel_degree = 4", "plan.ep", "4"},
+      {"training", "data_parallel_degree = 64", "plan.shard.params", "all"},
+      {"training", "data_parallel_shard_degree = 64", "plan.shard.params", "all"},
+      {"training", "data_parallel_replicate_degree = 4", "plan.shard.params", "group"},
+      {"training", "batch_size = 3", "plan.micro_batch", "3"},
+      {"training", "warmup_steps = 7", "train.warmup_steps", "7"},
+      {"training", "enable_fp8_linear = true", "model.float8", "true"},
+      {"training", "fp8_linear = \"dynamic\"", "model.float8", "true"},
+      {"training", "seed = 3", "train.seed", "3"},
+      {"activation_checkpoint", "selective_ac_option = \"op\"", "plan.recompute_products", "2"},
+      {"lr_scheduler", "lr_min = 1.0", "train.min_lr", "0.0008"}};
   for (const auto& row : kRows) {
     const Imported found = import_job(std::string("[") + row.section + "]\n" + row.line + "\n");
     const auto at = found.keys.find(row.key);

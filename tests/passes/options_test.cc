@@ -2,6 +2,7 @@
 // Options of passes: declared by each pass, keys of `plan`, separated by pass.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
