@@ -96,7 +96,7 @@ void TorchtitanImport::read_training() {
     // By op, every second product of a block is computed again there.
     const char* const kOption = "activation_checkpoint.selective_ac_option";
     if (is_json_ || job_.text(kOption, "") == "op") {
-      set("plan.recompute_products", 2);
+      set("plan.recompute_products", int64_t{2});
     } else {
       job_.leave(kOption,
                  "selective recomputation repeats ops with much memory and little arithmetic");
