@@ -68,7 +68,7 @@ class JobFile {
   explicit JobFile(const engine::Run& run) : run_(run), plan_(run.config.plan) {}
 
   Emitted emitted() {
-    expect_expressed(run_, kTrainer, {"train.schedule"});
+    expect_expressed(run_, kTrainer, {"train.schedule", "plan.recompute_products"});
     if (const std::string& schedule = run_.config.train.schedule;
         schedule != "linear" && schedule != "cosine") {
       refuse_key(run_, kTrainer, "train.schedule", schedule, "linear or cosine");
@@ -255,10 +255,11 @@ class JobFile {
     add_text("mode", mode);
     if (mode == "selective") {
       add_text("selective_ac_option", "op");
-      if (plan_.pass_options.text("recompute_products") != "2") {
-        notes_.push_back(
-            "plan.recompute selective repeats no products; torchtitan repeats every second one: "
-            "plan.recompute_products=2");
+      if (const std::string every = plan_.pass_options.text("recompute_products"); every != "2") {
+        notes_.push_back(fmt::format(
+            "plan.recompute_products is {}; torchtitan's selective is 2: it repeats every second "
+            "product",
+            every));
       }
     }
   }
