@@ -366,6 +366,19 @@ TEST(Torchtitan, ExpertsLieWhereItsMeshHasThem) {
                    "plan.tp is 4"));
   EXPECT_TRUE(says(refusal_of([&] { emit_megatron(run_with("dp: 2, tp: 2, ep: 2")); }),
                    "plan.sequence_parallel is false"));
+
+  // Selective by op repeats every second product there.
+  const std::string selective =
+      "dp: 8, shard: {params: all, grads: all, optimizer: all}, recompute: selective";
+  const auto has_note = [&](const std::string& plan) {
+    const std::vector<std::string> notes = emit_torchtitan(run_with(plan)).notes;
+    return std::ranges::any_of(
+        notes, [](const std::string& note) { return says(note, "plan.recompute_products is 0"); });
+  };
+  EXPECT_TRUE(has_note(selective));
+  EXPECT_FALSE(has_note(selective + ", recompute_products: 2"));
+  EXPECT_TRUE(says(refusal_of([&] { emit_megatron(run_with("recompute_products: 2")); }),
+                   "plan.recompute_products"));
 }
 
 }  // namespace
