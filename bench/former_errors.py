@@ -285,7 +285,8 @@ def peak(box, what):
 
 
 for peak_row, percent_below in PEAKS:
-    @question(f"peak of memory: {peak_row}", f"predicted beside torchtitan's published peak of the allocator; at most {100 * MEMORY_OFF:.0f} % off",
+    @question(f"peak of memory: {peak_row}",
+              f"predicted beside torchtitan's published peak of the allocator; at most {100 * MEMORY_OFF:.0f} % off",
               f"{percent_below} % below, no reserve")
     def peak_of_memory(box, what=peak_row):
         planned, allocated, reserved, published = peak(box, what)
