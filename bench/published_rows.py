@@ -6,7 +6,10 @@
 
 error      the predicted time of a step over the published one, minus one: negative if the prediction is too fast
 inside     whether the published step lies inside of the prediction's interval
-memory     the predicted peak over the published one, minus one, where it is published"""
+memory     the predicted peak over the published one, minus one, where it is published: planned memory and logits, with the
+           fragmentation of the file. Published is what PyTorch's allocator reserved, without context and communicators.
+
+--memory prints the rows that have a peak: planned, that of the allocator, with all of the reserve, published, and the error."""
 import argparse
 import json
 import os
@@ -15,6 +18,7 @@ import sys
 import tempfile
 
 import published_tables
+import yaml
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CLUSTERS = os.path.join(ROOT, "configs", "clusters")
@@ -40,6 +44,26 @@ def enlarged(cluster, row, folder):
     with open(path, "w", encoding="utf-8") as f:
         f.write("\n".join(lines))
     return path
+
+
+def outside_of_allocator(cluster):
+    """Returns the bytes of the file's reserve that PyTorch's allocator does not know: context and communicators."""
+    with open(cluster, encoding="utf-8") as f:
+        reserve = yaml.safe_load(f)["device"].get("reserve", {})
+    units = {"MiB": 2**20, "GiB": 2**30, "GB": 1e9, "MB": 1e6}
+    total = 0
+    for key in ("context", "communicators"):
+        value = str(reserve.get(key, {}).get("value", "0GiB"))
+        unit = next(unit for unit in units if value.endswith(unit))
+        total += float(value.removesuffix(unit)) * units[unit]
+    return total
+
+
+def peak_of(found, cluster):
+    """Returns, of the class of ranks that takes most, planned memory, that of the allocator, and all with the reserve, in GiB."""
+    most = max(found["memory"], key=lambda rank: rank.get("with_reserve", rank["planned"]))
+    full = most.get("with_reserve", most["planned"])
+    return [x / 2**30 for x in (most["planned"], full - outside_of_allocator(cluster), full)]
 
 
 def run_of(row):
@@ -81,7 +105,7 @@ def predict(hocket, row, cluster, folder, more=()):
         line["interval"] = [interval["low_s"], interval["high_s"]]
         line["inside"] = interval["low_s"] <= published <= interval["high_s"]
     if row.memory_gib:
-        peak = max(rank["planned"] for rank in found["memory"]) / 2**30
+        line["planned_gib"], peak, line["with_reserve_gib"] = peak_of(found, cluster)
         line["memory_gib"], line["memory_error"] = peak, peak / row.memory_gib - 1
         line["published_memory_gib"] = row.memory_gib
     return line
@@ -95,6 +119,14 @@ def show(line):
     inside = {True: "inside", False: "OUTSIDE"}.get(line.get("inside"), "")
     print(f"{line['row']:<52} {line['published']:>8g} {line['published_step_s']:>9.3f} s {line['step_s']:>9.3f} s "
           f"{100 * line['error']:>+7.1f} % {'' if line['fits'] else 'misfit '}{inside}{memory}", flush=True)
+
+
+def show_memory(line):
+    if "refused" in line:
+        print(f"{line['row']:<52} refused: {line['refused'].splitlines()[-1]}", flush=True)
+        return
+    print(f"{line['row']:<52} {line['planned_gib']:>8.1f} {line['memory_gib']:>10.1f} {line['with_reserve_gib']:>13.1f} "
+          f"{line['published_memory_gib']:>10.1f} {100 * line['memory_error']:>+7.1f} %", flush=True)
 
 
 def summary(lines):
@@ -117,21 +149,28 @@ def main():
     parser.add_argument("--machine", action="append", choices=MACHINES)
     parser.add_argument("--cluster", action="append", help="files in place of the machine's")
     parser.add_argument("--every", type=int, default=1, help="only every Nth row of a machine (default: %(default)s)")
+    parser.add_argument("--memory", action="store_true", help="peaks of memory in place of steps")
     parser.add_argument("--json", help="write the table here")
     args = parser.parse_args()
     all_lines = []
     with tempfile.TemporaryDirectory() as folder:
         for machine in args.machine or MACHINES:
             rows = [row for row in published_tables.all_rows() if row.machine == machine][::args.every]
+            rows = [row for row in rows if row.memory_gib or not args.memory]
             for name in args.cluster or MACHINES[machine]:
                 path = name if name.endswith(".yaml") else os.path.join(CLUSTERS, name + ".yaml")
-                if not os.path.exists(path):
+                if not os.path.exists(path) or not rows:
                     continue
                 print(f"== {machine} by {os.path.basename(path)}", flush=True)
+                if args.memory:
+                    print(f"{'GiB':<52} {'planned':>8} {'allocator':>10} {'with reserve':>13} {'published':>10} {'error':>9}")
                 lines = []
                 for row in rows:
                     lines.append(predict(args.hocket, row, path, folder))
-                    show(lines[-1])
+                    (show_memory if args.memory else show)(lines[-1])
+                if args.memory:
+                    all_lines += lines
+                    continue
                 for kind, chosen in (("fitted", [x for x in lines if x.get("fitted")]),
                                      ("others", [x for x in lines if not x.get("fitted")])):
                     if figures := summary(chosen):

@@ -113,6 +113,8 @@ LLAMA3_8B = llama(32, 4096, 32, 8, 14336, 128256, positions=524288)
 LLAMA3_70B = llama(80, 8192, 64, 8, 28672, 128256, positions=524288)
 LLAMA3_405B = llama(126, 16384, 128, 8, 53248, 128256, positions=524288)
 LLAMA2_7B = llama(32, 4096, 32, 32, 11008, 32000)
+# Of single ops: all products but every second one of a layer are kept (torchtitan, activation_checkpoint.py).
+SELECTIVE = {"recompute": "selective", "recompute_products": 2}
 LLAMA2_13B = llama(40, 5120, 40, 40, 13824, 32000)
 LLAMA2_70B = llama(80, 8192, 64, 8, 28672, 32000)
 
@@ -125,7 +127,7 @@ def torchtitan_h100():
     rows = []
     for gpus, plain, compiled, float8, memory in ((8, 5762, 6667, 8532, (82.4, 77.0, 76.8)),
                                                   (128, 5605, 6514, 8380, (67.0, 62.0, 61.8))):
-        plan = {"dp": gpus, "micro_batch": 2, "recompute": "selective"}
+        plan = {"dp": gpus, "micro_batch": 2, **SELECTIVE}
         for name, figure, is_float8, peak in ((", eager", plain, False, memory[0]), (", compile", compiled, False, memory[1]),
                                               (", compile, float8", float8, True, memory[2])):
             device = {"unfused_ops": EAGER} if name == ", eager" else {}
@@ -164,13 +166,13 @@ def torchtitan_a100():
             ("Llama 2 70B, selective", LLAMA2_70B, 4096, 1, "selective", 355),
             ("Llama 2 70B, full", LLAMA2_70B, 4096, 2, "full", 353)):
         rows.append(titan("torchtitan-a100", what + ", 64 GPUs", figure, model, seq, 64 * micro,
-                          {"dp": 64, "micro_batch": micro, "recompute": recompute}))
+                          {"dp": 64, "micro_batch": micro, **(SELECTIVE if recompute == "selective" else {"recompute": recompute})}))
     return rows
 
 
 def torchtitan_h200():
     return [titan("trainy-h200", f"Llama 3.1 8B, {8 * nodes} GPUs, float8", figure, LLAMA3_8B, 8192, 16 * nodes,
-                  {"dp": 8 * nodes, "micro_batch": 2, "recompute": "selective"}, float8=True, memory_gib=memory)
+                  {"dp": 8 * nodes, "micro_batch": 2, **SELECTIVE}, float8=True, memory_gib=memory)
             for nodes, figure, memory in ((4, 10938, 47.96), (8, 10753, 46.97))]
 
 

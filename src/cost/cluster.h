@@ -229,16 +229,27 @@ struct Device {
     const double left = memory.value - reserve.context.value - reserve.communicators.value;
     return std::max(0.0, left) / (1 + reserve.fragmentation.value);
   }
+  /// Returns the bytes of memory that a plan of `bytes` takes: with the reserve.
+  double with_reserve(double bytes) const {
+    return bytes * (1 + reserve.fragmentation.value) + reserve.context.value +
+           reserve.communicators.value;
+  }
 };
 
 /// Logits of trainers without a fused kernel for the loss. A task here makes none
-/// (linear_cross_entropy).
+/// (linear_cross_entropy), or only logits and their gradient in the model's type (dlogits, where
+/// the vocabulary is split over ranks).
 struct Logits {
   Fraction memory, traffic;
+  Fraction split_memory = {};
   void fields(Fields& visit) {
     visit("memory", memory, "bytes of memory for a logit, at the peak; 0: logits never exist");
+    visit("split_memory", split_memory,
+          "the same where the vocabulary is split over ranks; 0: as memory");
     visit("traffic", traffic, "bytes that the kernels of a loss and its gradient move for a logit");
   }
+  /// Returns the bytes of memory for a logit of a split vocabulary.
+  double of_split() const { return split_memory.value > 0 ? split_memory.value : memory.value; }
 };
 
 /// Time and memory that a trainer adds and no task shows.

@@ -80,6 +80,7 @@ std::vector<NamedConstant> constants(const Cluster& cluster) {
   add("device.price", device.price);
   add("framework.step", cluster.framework.step);
   add("framework.logits.memory", cluster.framework.logits.memory);
+  add("framework.logits.split_memory", cluster.framework.logits.split_memory);
   add("framework.logits.traffic", cluster.framework.logits.traffic);
   add_link("links.intra", cluster.links.intra, add);
   add_link("links.inter", cluster.links.inter, add);

@@ -348,7 +348,11 @@ double CostModel::payload(const Kind& kind) const {
 }
 
 double CostModel::logits_bytes(const Kind& kind) const {
-  return cluster_.framework.logits.memory.value * logits_of(kind);
+  const Logits& logits = cluster_.framework.logits;
+  if (kind.op != "dlogits") return logits.memory.value * logits_of(kind);
+  const graph::TensorType& of_ranks = kind.in[0];
+  const double all = logits.of_split() * static_cast<double>(of_ranks.numel());
+  return std::max(0.0, all - static_cast<double>(of_ranks.bytes() + kind.out[0].bytes()));
 }
 
 int64_t CostModel::more_launches_ns(const Kind& kind) const {

@@ -71,8 +71,8 @@ class CostModel {
   /// Throws Error if a task runs on the host and the cluster does not give the speed of hosts.
   TaskCost work(const Kind& kind, uint32_t accumulate, size_t device_type = 0,
                 program::Lane lane = program::Lane::compute) const;
-  /// Returns the memory in bytes for the logits of a task that makes none here and does in other
-  /// trainers (Framework::logits).
+  /// Returns the memory in bytes that other trainers take for the logits of a task, beyond that of
+  /// its operands here (Framework::logits).
   double logits_bytes(const Kind& kind) const;
   /// Returns the host's time to launch the kernels of a task beyond the first.
   int64_t more_launches_ns(const Kind& kind) const;

@@ -68,7 +68,11 @@ class JobFile {
   explicit JobFile(const engine::Run& run) : run_(run), plan_(run.config.plan) {}
 
   Emitted emitted() {
+<<<<<<< HEAD
     expect_expressed(run_, kTrainer, {"train.schedule", "plan.shard.reshard_after_backward"});
+=======
+    expect_expressed(run_, kTrainer, {"train.schedule", "plan.recompute_products"});
+>>>>>>> peak-memory
     if (const std::string& schedule = run_.config.train.schedule;
         schedule != "linear" && schedule != "cosine") {
       refuse_key(run_, kTrainer, "train.schedule", schedule, "linear or cosine");
@@ -269,6 +273,12 @@ class JobFile {
     add_text("mode", mode);
     if (mode == "selective") {
       add_text("selective_ac_option", "op");
+      if (const std::string every = plan_.pass_options.text("recompute_products"); every != "2") {
+        notes_.push_back(fmt::format(
+            "plan.recompute_products is {}; torchtitan's selective is 2: it repeats every second "
+            "product",
+            every));
+      }
     }
   }
 

@@ -100,8 +100,14 @@ void TorchtitanImport::read_training() {
   }
   set("plan.recompute", mode);
   if (mode == "selective") {
-    job_.leave("activation_checkpoint.selective_ac_option",
-               "selective recomputation repeats ops with much memory and little arithmetic");
+    // By op, every second product of a block is computed again there.
+    const char* const kOption = "activation_checkpoint.selective_ac_option";
+    if (is_json_ || job_.text(kOption, "") == "op") {
+      set("plan.recompute_products", int64_t{2});
+    } else {
+      job_.leave(kOption,
+                 "selective recomputation repeats ops with much memory and little arithmetic");
+    }
   }
   if (job_.has("comm.train_timeout_seconds")) {
     set("plan.timeout_s", job_.integer("comm.train_timeout_seconds", 100));

@@ -2,8 +2,8 @@
 // recompute (Chen et al., arXiv 1604.06174): repeats forward nodes of a block in front of its
 // backward nodes, so that their results need not be kept. `full`: a block keeps only its input.
 // `selective`: repeats only ops that cost memory traffic but little arithmetic, all of them or the
-// named ones. A repeated dispatch sends its rows to the experts again: one more exchange where they
-// are on other ranks.
+// named ones, and every so many products. A repeated dispatch sends its rows to the experts again:
+// one more exchange where they are on other ranks.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -35,12 +35,17 @@ std::string cheap_ops() {
 struct RecomputeOptions {
   std::string recompute = "none";
   std::vector<std::string> recompute_ops;
+  int64_t recompute_products = 0;
   void fields(Fields& visit) {
     visit("recompute", recompute, "activations to compute again in the backward pass")
         .one_of({"none", "selective", "full"});
     visit("recompute_ops", recompute_ops,
           "ops that recompute: selective repeats, among the cheap ones (rms_norm, layer_norm, "
           "rope, swiglu, geglu, activation, dispatch, cast); none named: all of them");
+    visit("recompute_products", recompute_products,
+          "selective repeats every so many of the blocks' products, too, counted from the first "
+          "block on, those of gate and up as two; 0: none; torchtitan repeats every second one")
+        .min(0);
   }
 
   bool repeats(const std::string& op) const {
@@ -62,8 +67,32 @@ struct RecomputeOptions {
   }
 };
 
+/// Returns the forward products that selective recomputation repeats.
+std::set<NodeId> products_to_repeat(const Graph& graph, const RecomputeOptions& options) {
+  if (options.recompute != "selective" || options.recompute_products == 0) return {};
+  std::set<TensorId> gated;  // outputs of gate and up in one product
+  for (const graph::Node& node : graph.nodes) {
+    if (node.op == "swiglu" || node.op == "geglu") {
+      gated.insert(node.in.begin(), node.in.end());
+    }
+  }
+  std::set<NodeId> list;
+  int64_t number = 1;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const graph::Node& node = graph.nodes[n];
+    const bool block = node.layer >= 0 && node.layer < graph.num_layers;
+    if (node.phase != graph::Phase::forward || !block || node.op != "linear") continue;
+    if (number % options.recompute_products == 0) {
+      list.insert(static_cast<NodeId>(n));
+    }
+    number += gated.contains(node.out[0]) ? 2 : 1;
+  }
+  return list;
+}
+
 /// Returns the forward nodes of `layer` that its backward nodes need recomputed.
-std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, const RecomputeOptions& options) {
+std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, const RecomputeOptions& options,
+                           const std::set<NodeId>& products) {
   // Walks back from the inputs of backward nodes through repeatable forward nodes of the layer. An
   // output of another layer, or of a node that is not repeated, is kept and ends the walk.
   std::set<NodeId> repeat;
@@ -80,7 +109,7 @@ std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, const RecomputeOpt
     if (producer == graph::kNone) continue;
     const graph::Node& node = graph.nodes[producer];
     if (node.phase != graph::Phase::forward || node.layer != layer) continue;
-    if (!options.repeats(node.op)) continue;
+    if (!options.repeats(node.op) && !products.contains(producer)) continue;
     if (repeat.insert(producer).second) {
       wanted.insert(wanted.end(), node.in.begin(), node.in.end());
     }
@@ -94,6 +123,7 @@ void run_recompute(Graph& graph, const RecomputeOptions& options) {
   // The repeated nodes stand right before the first backward node of their layer, with outputs of
   // their own ("@again"); from there on backward nodes read these. The first versions are then read
   // by forward nodes alone, and their memory is free until the layer's backward pass begins.
+  const std::set<NodeId> products = products_to_repeat(graph, options);
   std::vector<graph::Node> nodes;
   std::set<int32_t> done;
   std::map<TensorId, TensorId> repeated;  // tensor -> its second version
@@ -101,7 +131,7 @@ void run_recompute(Graph& graph, const RecomputeOptions& options) {
     graph::Node node = graph.nodes[n];
     const bool block = node.layer >= 0 && node.layer < graph.num_layers;
     if (node.phase == graph::Phase::backward && block && done.insert(node.layer).second) {
-      for (NodeId id : to_repeat(graph, node.layer, options)) {
+      for (NodeId id : to_repeat(graph, node.layer, options, products)) {
         graph::Node copy = graph.nodes[id];
         copy.phase = graph::Phase::backward;
         copy.recompute = true;

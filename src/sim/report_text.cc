@@ -214,6 +214,11 @@ std::string to_text(const Program& program, const SimReport& report) {
   if (const std::string memory = report.memory_limit_text(); !memory.empty()) {
     fmt::format_to(to, "  {} {}\n", report.fits() ? "fits in" : "DOES NOT FIT in", memory);
   }
+  if (report.memory_reserve > 0) {
+    const auto most = std::ranges::max(report.memory_with_reserve);
+    fmt::format_to(to, "  with the reserve of its stage, a rank takes up to {}\n",
+                   human_bytes(static_cast<double>(most)));
+  }
 
   if (!report.path.empty()) {
     fmt::format_to(to, "\n{}", path_text(report));
@@ -295,7 +300,11 @@ std::string to_json(const Program& program, const SimReport& report) {
         .member("step_buffers", memory.step_buffers);
     json.member("messages", memory.messages).member("evaluation", memory.evaluation);
     json.member("planned", memory.total()).member("host", memory.host);
-    json.member("reserved", memory.reserved).end();
+    json.member("reserved", memory.reserved);
+    if (report.memory_reserve > 0) {
+      json.member("with_reserve", report.memory_with_reserve[c]);
+    }
+    json.end();
   }
   json.end().member("device_memory_bytes", report.whole_memory);
   if (report.memory_reserve > 0) {

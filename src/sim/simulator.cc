@@ -515,11 +515,51 @@ void add_notes(const Program& program, const CostModel& costs, ModelDurations& d
   }
 }
 
-/// Returns the memory in bytes of a rank for logits that no plan has (Framework::logits).
-double logits_bytes(const Program& program, const CostModel& costs, ClassId id) {
+/// Returns by how many bytes the step buffers that live at each task of a class change before it.
+std::vector<int64_t> changes_of_live_bytes(const program::RankClass& cls) {
+  const size_t none = cls.tasks.size();
+  std::vector<size_t> first(cls.buffers.size(), none), last(cls.buffers.size(), none);
+  for (size_t i = 0; i < cls.tasks.size(); ++i) {
+    for (const auto* operands : {&cls.tasks[i].in, &cls.tasks[i].out}) {
+      for (const program::BufferId id : *operands) {
+        const auto root = static_cast<size_t>(cls.root(id).value());
+        first[root] = std::min(first[root], i);
+        last[root] = i;
+      }
+    }
+  }
+  std::vector<int64_t> changes(cls.tasks.size() + 1, 0);
+  for (size_t b = 0; b < cls.buffers.size(); ++b) {
+    const program::Buffer& buffer = cls.buffers[b];
+    const bool in_step = buffer.kind == program::BufferKind::step;
+    if (!in_step || buffer.space != program::Space::device || first[b] == none) continue;
+    const int64_t bytes =
+        buffer.expected_bytes != program::kNone ? buffer.expected_bytes : buffer.type.bytes();
+    changes[first[b]] += bytes;
+    changes[last[b] + 1] -= bytes;
+  }
+  return changes;
+}
+
+/// Returns the memory in bytes of a rank, beyond its plan of `step_buffers` bytes, for logits that
+/// no plan has (Framework::logits). They exist beside what lives at the loss, which is less than
+/// the plan where a block's backward pass takes most.
+double logits_bytes(const Program& program, const CostModel& costs, ClassId id,
+                    int64_t step_buffers) {
+  const program::RankClass& cls = program.classes[id];
+  const auto has_logits = [&](const Task& task) {
+    return costs.logits_bytes(program.kind(task)) > 0;
+  };
+  if (std::ranges::none_of(cls.tasks, has_logits)) return 0;
+  const std::vector<int64_t> changes = changes_of_live_bytes(cls);
   double most = 0;
-  for (const Task& task : program.classes[id].tasks) {
-    most = std::max(most, costs.logits_bytes(program.kind(task)));
+  int64_t live = 0;
+  for (size_t i = 0; i < cls.tasks.size(); ++i) {
+    live += changes[i];
+    if (has_logits(cls.tasks[i])) {
+      most = std::max(most, costs.logits_bytes(program.kind(cls.tasks[i])) +
+                                static_cast<double>(live - step_buffers));
+    }
   }
   return most;
 }
@@ -536,10 +576,13 @@ void describe_memory(const Program& program, const CostModel& costs, SimReport& 
       const cost::Device& device = cluster.device_of(cluster.device_type_of(ranks[i]));
       least = device.plannable() < least->plannable() ? &device : least;
     }
+    const double logits = logits_bytes(program, costs, cls, report.memory[cls].step_buffers);
     double bytes = least->plannable();
     if (bytes > 0) {
-      bytes = std::max(1.0, bytes - logits_bytes(program, costs, cls));
+      bytes = std::max(1.0, bytes - logits);
     }
+    const auto planned = static_cast<double>(report.memory[cls].total());
+    report.memory_with_reserve.push_back(std::llround(least->with_reserve(planned + logits)));
     const auto whole = static_cast<int64_t>(least->memory.value);
     report.device_memory.push_back(std::llround(bytes));
     report.memory_reserve = std::max(report.memory_reserve, whole - report.device_memory.back());

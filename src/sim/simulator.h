@@ -102,7 +102,8 @@ struct SimReport {
   /// Memory that a plan may take, per class, of the smallest device among its ranks, in bytes.
   std::vector<int64_t> device_memory;
   int64_t memory_reserve = 0;  ///< bytes kept beside plans: device.reserve, framework.logits
-  int64_t whole_memory = 0;    ///< bytes of the smallest device, with the reserve; 0: unknown
+  std::vector<int64_t> memory_with_reserve;  ///< bytes of a device that a rank of every class takes
+  int64_t whole_memory = 0;  ///< bytes of the smallest device, with the reserve; 0: unknown
   program::Kernels kernels = program::Kernels::on_copies;  ///< of its devices
   bool device_is_host = false;  ///< ranks are threads: the device's memory is the host's
   int64_t memory_budget = 0;    ///< bytes per rank, on any device; 0: no budget

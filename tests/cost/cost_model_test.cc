@@ -139,6 +139,23 @@ TEST(CostModel, AnUnfusedLossMovesItsLogits) {
   EXPECT_EQ(m.logits_bytes(kind("linear", 1e6, 10000)), 0);
 }
 
+/// 1,000 tokens and 200 words of a rank: 200,000 logits, in bf16 as their gradient.
+TEST(CostModel, LogitsOfASplitVocabularyAreBeyondThoseOfThePlan) {
+  Kind loss = kind("dlogits", 1e6, 10000);
+  const graph::TensorType logits{DType::bf16, {1000, 200}};
+  loss.in = {logits, {DType::i32, {1000}}, {DType::f64, {1000}}, {DType::f64, {1}}};
+  loss.out = {logits};
+  Cluster c = toy();
+  const auto bytes = [&] { return CostModel(c, std::nullopt, 1).logits_bytes(loss); };
+  EXPECT_EQ(bytes(), 0);
+  c.framework.logits.memory = {14, "s"};
+  EXPECT_EQ(bytes(), 200000 * (14 - 4));
+  c.framework.logits.split_memory = {18, "s"};
+  EXPECT_EQ(bytes(), 200000 * (18 - 4));
+  c.framework.logits.split_memory = {2, "s"};
+  EXPECT_EQ(bytes(), 0);
+}
+
 TEST(CostModel, AccumulationReadsItsOutput) {
   // 1 MB moved, and 0.4 MB more where the output is added to: 10 and 14 us.
   Kind linear_dw = kind("linear_dw", 0, 1000000);

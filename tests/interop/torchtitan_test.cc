@@ -90,6 +90,7 @@ TEST(Torchtitan, ReadsEveryFormerNameOfAKey) {
       {"training", "enable_fp8_linear = true", "model.float8", "true"},
       {"training", "fp8_linear = \"dynamic\"", "model.float8", "true"},
       {"training", "seed = 3", "train.seed", "3"},
+      {"activation_checkpoint", "selective_ac_option = \"op\"", "plan.recompute_products", "2"},
       {"lr_scheduler", "lr_min = 1.0", "train.min_lr", "0.0008"}};
   for (const auto& row : kRows) {
     const Imported found = import_job(std::string("[") + row.section + "]\n" + row.line + "\n");
@@ -219,6 +220,7 @@ TEST(Torchtitan, ReadsTheJsonOf2026) {
                          {"plan.pp", "2"},
                          {"plan.dp", "8"},
                          {"plan.recompute", "selective"},
+                         {"plan.recompute_products", "2"},
                          {"train.lr", "0.0003"},
                          {"optimizer.beta2", "0.98"},
                          {"train.schedule", "wsd"},
@@ -399,6 +401,19 @@ TEST(Torchtitan, ExpertsLieWhereItsMeshHasThem) {
                    "plan.tp is 4"));
   EXPECT_TRUE(says(refusal_of([&] { emit_megatron(run_with("dp: 2, tp: 2, ep: 2")); }),
                    "plan.sequence_parallel is false"));
+
+  // Selective by op repeats every second product there.
+  const std::string selective =
+      "dp: 8, shard: {params: all, grads: all, optimizer: all}, recompute: selective";
+  const auto has_note = [&](const std::string& plan) {
+    const std::vector<std::string> notes = emit_torchtitan(run_with(plan)).notes;
+    return std::ranges::any_of(
+        notes, [](const std::string& note) { return says(note, "plan.recompute_products is 0"); });
+  };
+  EXPECT_TRUE(has_note(selective));
+  EXPECT_FALSE(has_note(selective + ", recompute_products: 2"));
+  EXPECT_TRUE(says(refusal_of([&] { emit_megatron(run_with("recompute_products: 2")); }),
+                   "plan.recompute_products"));
 }
 
 }  // namespace

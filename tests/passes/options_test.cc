@@ -2,6 +2,7 @@
 // Options of passes: declared by each pass, keys of `plan`, separated by pass.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -50,6 +51,20 @@ TEST(PassOptions, AreKeysOfThePlan) {
   EXPECT_THROW(engine::parse_run(text, "test", {"plan.buckets=3"}), Error);
 }
 
+/// Returns the nodes that selective recomputation repeats.
+std::vector<graph::Node> repeated_nodes(const std::string& text,
+                                        const std::vector<std::string>& settings) {
+  graph::Graph graph = engine::reference(engine::parse_run(text, "test", {}));
+  PassRunner({"recompute"}, {}, PassOptions(settings)).run(graph);
+  std::vector<graph::Node> nodes;
+  for (const graph::Node& node : graph.nodes) {
+    if (node.recompute) {
+      nodes.push_back(node);
+    }
+  }
+  return nodes;
+}
+
 /// Returns the ops that selective recomputation repeats, in a model with experts.
 std::set<std::string> repeated(const std::vector<std::string>& settings) {
   const std::string text =
@@ -60,13 +75,9 @@ std::set<std::string> repeated(const std::vector<std::string>& settings) {
       "num_key_value_heads: 1, head_dim: 4, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, "
       "max_position_embeddings: 8, hidden_act: silu, tie_word_embeddings: false}}\n"
       "train: {global_batch: 1, seq_len: 8}\n";
-  graph::Graph graph = engine::reference(engine::parse_run(text, "test", {}));
-  PassRunner({"recompute"}, {}, PassOptions(settings)).run(graph);
   std::set<std::string> ops;
-  for (const graph::Node& node : graph.nodes) {
-    if (node.recompute) {
-      ops.insert(node.op);
-    }
+  for (const graph::Node& node : repeated_nodes(text, settings)) {
+    ops.insert(node.op);
   }
   return ops;
 }
@@ -93,6 +104,29 @@ TEST(Recompute, SelectiveRepeatsTheOpsThatAreNamed) {
           << what;
     }
   }
+}
+
+/// A block has the products of queries (1), keys (2), values (3), attention's output (4), gate and
+/// up (5, 6), and down (7). The second block's are 8 to 14.
+TEST(Recompute, SelectiveRepeatsEverySoManyProducts) {
+  const std::string text =
+      "model: {config: {model_type: llama, vocab_size: 8, hidden_size: 4, intermediate_size: 12, "
+      "num_hidden_layers: 2, num_attention_heads: 2, num_key_value_heads: 1, head_dim: 2, "
+      "rms_norm_eps: 1.0e-6, rope_theta: 10000.0, max_position_embeddings: 8, hidden_act: silu, "
+      "tie_word_embeddings: false}}\ntrain: {global_batch: 1, seq_len: 8}\n";
+  const auto products = [&](const std::string& setting) {
+    std::map<int32_t, int64_t> by_layer;
+    for (const graph::Node& node : repeated_nodes(text, {"recompute=selective", setting})) {
+      by_layer[node.layer] += node.op == "linear" ? 1 : 0;
+    }
+    return std::vector<int64_t>{by_layer[0], by_layer[1]};
+  };
+  EXPECT_EQ(products("recompute_products=0"), (std::vector<int64_t>{0, 0}));
+  // Keys; queries, values, gate and up. Sums with the residual stream are kept, so no backward pass
+  // reads the products of attention's output and of down.
+  EXPECT_EQ(products("recompute_products=2"), (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(products("recompute_products=1"), (std::vector<int64_t>{4, 4}));
+  EXPECT_THROW(PassOptions({"recompute_products=-1"}), Error);
 }
 
 }  // namespace

@@ -384,8 +384,45 @@ TEST(Simulator, ReservedMemoryCannotBePlanned) {
   const SimReport r = simulate(p, CostModel(c, std::nullopt, 1), {});
   EXPECT_EQ(r.device_memory[1], 1000000);
   EXPECT_EQ(r.memory_reserve, 100000);
+  EXPECT_EQ(r.memory_with_reserve[1], 1103872);  // 1.1 of 1,003,520
   EXPECT_EQ(nlohmann::json::parse(to_json(p, r))["device_memory_bytes"], 1100000);
+  EXPECT_EQ(nlohmann::json::parse(to_json(p, r))["memory"][1]["with_reserve"], 1103872);
   EXPECT_NE(r.memory_limit_text().find("beside a reserve of"), std::string::npos);
+}
+
+/// 1 MiB lives at the loss, 4 MiB later, at the same addresses. 200,000 logits of 14 bytes are less
+/// than the difference, of 20 bytes more.
+TEST(Simulator, LogitsAreBesideWhatLivesAtTheLoss) {
+  Maker m({{"dp", 1}});
+  for (const char* op : {"linear", "linear_cross_entropy", "linear_dx"}) {
+    m.work(0, op, 1);
+  }
+  for (program::Kind& k : m.p.kinds) {
+    k.attrs = {};
+    k.in = {{graph::DType::bf16, {1000, 64}}, {graph::DType::bf16, {200, 64}}};
+    k.bytes = 1000;
+  }
+  program::RankClass& cls = m.p.classes[0];
+  for (const int64_t mib : {1, 4}) {
+    program::Buffer buffer;
+    buffer.kind = program::BufferKind::step;
+    buffer.type = {graph::DType::f32, {mib << 18}};
+    buffer.offset = 0;
+    cls.buffers.push_back(buffer);
+  }
+  cls.tasks[0].out = cls.tasks[1].in = {program::BufferId(0)};
+  cls.tasks[2].out = {program::BufferId(1)};
+  Cluster c = toy();
+  c.device.memory.value = 1 << 30;
+  const auto taken = [&](double bytes_a_logit) {
+    c.framework.logits.memory = {bytes_a_logit, "s"};
+    const SimReport r = simulate(m.p, CostModel(c, std::nullopt, 1), {});
+    EXPECT_EQ(r.memory[0].step_buffers, 4 << 20);
+    EXPECT_EQ(r.memory_reserve, r.memory_with_reserve[0] - r.memory[0].total());
+    return r.memory_with_reserve[0];
+  };
+  EXPECT_EQ(taken(14), 4 << 20);
+  EXPECT_EQ(taken(20), (1 << 20) + 200000 * 20);
 }
 
 TEST(Simulator, RefusesMoreRanksThanTheClusterHas) {
