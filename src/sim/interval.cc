@@ -198,7 +198,7 @@ Interval interval_of_collective(const cost::Cluster& cluster, const cost::GroupS
   const double low = std::max(kLowest, 1 - worst), high = 1 + worst;
   return {scaled(low, step.ns), scaled(high, step.ns),
           fmt::format("{:+.1f} to {:+.1f} %: greatest error of the links on times that they were "
-                      "not fitted to, {:.1f} % in the mean",
+                      "not fitted to (of 1 MiB and more), {:.1f} % in the mean",
                       100 * (low - 1), 100 * (high - 1), 100 * mean),
           false};
 }
