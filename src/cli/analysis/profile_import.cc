@@ -189,8 +189,9 @@ void warn_of(const std::vector<cost::GroupError>& errors) {
     if (e.mean <= kAbsurd) continue;
     if (e.links_given) {
       log_warning(
-          "nothing judges the fit of {} of {} ranks on {}: of the {}, fewer than four sizes are "
-          "left to fit its links, and the constants given for them are {:.0f} % off",
+          "nothing judges the fit of {} of {} ranks on {}: of the {}, fewer than four times show "
+          "its "
+          "links, too few to fit; scaled or by the links given they are {:.0f} % off",
           e.op, e.ranks, counted(e.nodes, "node"),
           e.predicted_from.substr(0, e.predicted_from.find(',')), 100 * e.mean);
       continue;
