@@ -266,8 +266,8 @@ TEST(CommLog, OtherOpsAreNotReadAsAllReduce) {
 /// An incomplete last row gives no time, wherever the log is cut off.
 TEST(CommLog, ReportsARowThatIsCutOff) {
   const std::string rows[] = {
-      "   524288  131072  float  sum  57.78  9.07  15.88  2e-07  56.87  9.22  16.13  2e-07\n",
-      "  1048576  262144  float  sum  72.53  14.46  25.30  2e-07  70.07  14.96  26.19  2e-07\n"};
+      "   524288  131072  float  sum  57.78  9.07   9.07  2e-07  56.87  9.22   9.22  2e-07\n",
+      "  1048576  262144  float  sum  72.53  14.46  14.46  2e-07  70.07  14.96  14.96  2e-07\n"};
   for (const std::string root : {"", "  -1"}) {
     std::string whole[2];
     for (size_t i = 0; i < 2; ++i) {
