@@ -14,6 +14,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "cost/datasheets.h"
+#include "cost/known_clusters.h"
 
 namespace hocket::cost {
 namespace {
@@ -312,12 +314,50 @@ void move_former_shares(const std::string& where, Efficiency* efficiency) {
   efficiency->of_types.push_back(std::move(shares));
 }
 
+/// Value of a share that a file does not give. Read values are at least 0.
+constexpr double kAbsentShare = -1;
+
+Cluster without_shares() {
+  Cluster cluster;
+  Efficiency& efficiency = cluster.device.efficiency;
+  for (Fraction* share : {&efficiency.matmul, &efficiency.attention, &efficiency.memory}) {
+    share->value = kAbsentShare;
+  }
+  return cluster;
+}
+
+/// Gives absent shares of a device the typical ones of the shipped datasheet files. Those that a
+/// curve replaces, and those of cores, are 1.
+void fill_in_shares(Cluster* cluster) {
+  constexpr const char* kTypicalFile = "dgx-h100-superpod";
+  Efficiency& mine = cluster->device.efficiency;
+  const bool is_core = cluster->this_machine || cluster->device_is_host();
+  const auto fill_in = [&](const char* key, const ShareCurve& curve, Fraction Efficiency::*share) {
+    if ((mine.*share).value != kAbsentShare) return;
+    if (is_core || curve.given()) {
+      mine.*share = {1, ""};
+      return;
+    }
+    static const Efficiency kTypical = known_cluster(kTypicalFile).device.efficiency;
+    mine.*share = {(kTypical.*share).value,
+                   fmt::format("typical of datasheet files ({}.yaml)", kTypicalFile)};
+    mine.typical.emplace_back(key);
+  };
+  fill_in("matmul", mine.matmul_by_flops, &Efficiency::matmul);
+  fill_in("attention", mine.attention_by_flops, &Efficiency::attention);
+  fill_in("memory", mine.memory_by_bytes, &Efficiency::memory);
+}
+
 Cluster read_cluster_file(const std::filesystem::path& path,
                           const std::vector<std::string>& overrides, const Files& from) {
   const Files files = append_file(from, path);
-  Cluster cluster;
+  Cluster cluster = without_shares();
   read_config(cluster, path.string(), overrides);
+  fill_in_shares(&cluster);
   cluster.validate(path.string());
+  for (const std::string& far : far_from_datasheet(cluster.device)) {
+    log_warning("{}: {}", path.string(), far);
+  }
   move_former_shares(path.string(), &cluster.device.efficiency);
   fill_in_node_groups(path.parent_path(), files, &cluster);
   return cluster;
@@ -415,8 +455,9 @@ Cluster read_cluster(const std::string& path, const std::vector<std::string>& ov
 }
 
 Cluster parse_cluster(std::string_view text, const std::string& name) {
-  Cluster cluster;
+  Cluster cluster = without_shares();
   parse_config(cluster, text, name);
+  fill_in_shares(&cluster);
   cluster.validate(name);
   move_former_shares(name, &cluster.device.efficiency);
   fill_in_node_groups({}, {}, &cluster);

@@ -87,6 +87,8 @@ struct Efficiency {
   ShareCurve matmul_by_flops = {}, attention_by_flops = {}, memory_by_bytes = {};
   /// Shares of some element types, in place of these.
   std::vector<TypedShares> of_types = {};
+  /// Keys that the file lacks, which have typical shares: "matmul", ... Filled in by reading.
+  std::vector<std::string> typical = {};
   void fields(Fields& visit) {
     visit("matmul", matmul, "share of the arithmetic peak that matrix products reach");
     visit("attention", attention, "share of the arithmetic peak that attention reaches");
@@ -273,6 +275,9 @@ struct Accuracy {
   std::vector<std::string> fitted, held_out;
   double fitted_error = 0, held_out_error = 0;
   std::string source;
+  std::string device = {};
+  int64_t ranks = 0;
+  bool experts = false, in_view = false;
   void fields(Fields& visit) {
     visit("basis", basis,
           "fitted: constants are fitted to steps of these machines; datasheet: they are typical");
@@ -284,6 +289,11 @@ struct Accuracy {
     visit("held_out_error", held_out_error, "mean of |predicted / published - 1| over `held_out`")
         .min(0);
     visit("source", source, "origin of the steps; mandatory in shipped files");
+    visit("device", device, "device of these steps, if it may be another one than the file's");
+    visit("ranks", ranks, "most ranks that one of these steps has; 0: unknown").min(0);
+    visit("experts", experts, "whether steps of mixture-of-experts models are among them");
+    visit("in_view", in_view,
+          "whether `held_out` was in view while the file was made, so that it is no test");
   }
   bool given() const { return high > 0; }
 };
@@ -305,6 +315,20 @@ struct Curve {
   bool given() const { return bandwidth.value > 0; }
 };
 
+/// Errors of a link's constants on times of collectives that they were not fitted to.
+struct LinkErrors {
+  double mean = 0, worst = 0;
+  int64_t ranks = 0;
+  std::string source;
+  void fields(Fields& visit) {
+    visit("mean", mean, "mean of |predicted / measured - 1|").min(0);
+    visit("worst", worst, "greatest |predicted / measured - 1|").min(0);
+    visit("ranks", ranks, "ranks of the largest group among them").min(0);
+    visit("source", source, "origin of the times");
+  }
+  bool given() const { return ranks > 0; }
+};
+
 /// One class of links. A message of n bytes takes start + latency + n / (bandwidth x efficiency) x
 /// (1 + sqrt(half_size / n)).
 struct Link {
@@ -318,6 +342,7 @@ struct Link {
   Curve short_messages = {};
   /// Curves of algorithms other than the ring; not given: as for rings.
   Curve tree = {}, direct = {}, message = {};
+  LinkErrors held_out = {};
   void fields(Fields& visit) {
     visit("latency", latency, "time of an empty message, per step of an algorithm");
     visit("bandwidth", bandwidth, "bandwidth per direction and device, or per adapter of a node");
@@ -328,6 +353,7 @@ struct Link {
     visit("tree", tree, "curve of trees, if it differs from that of rings");
     visit("direct", direct, "curve of all-to-all exchanges, if it differs from that of rings");
     visit("message", message, "curve of sends, if it differs from that of rings");
+    visit("held_out", held_out, "errors on times of collectives that were not fitted");
   }
   double bytes_per_s() const { return bandwidth.value * efficiency.value; }
   /// Returns the link's own constants as a curve.

@@ -128,7 +128,7 @@ void Cluster::validate(const std::string& where) const {
     fail(where, "cores_per_node is {}; expected at most 16 M", cores_per_node);
   }
   // A constant is required unless it has a default or nothing can use it: links of a cluster of one
-  // device, links between nodes of a cluster of one node.
+  // device, links between nodes of a cluster of one node, links inside nodes of one device.
   for (const NamedConstant& constant : constants(*this)) {
     const bool share = constant.path.find("efficiency") != std::string::npos;
     const bool refines = constant.path.starts_with("topology") ||
@@ -142,6 +142,7 @@ void Cluster::validate(const std::string& where) const {
         constant.path.starts_with("device.host.") || constant.path.starts_with("device.float8") ||
         constant.path == "device.price" || (this_machine && constant.path == "device.memory") ||
         (nodes == 1 && constant.path.starts_with("links.inter")) ||
+        (devices_per_node == 1 && constant.path.starts_with("links.intra")) ||
         (capacity() == 1 && constant.path.starts_with("links"));
     if (!optional && constant.value <= 0) {
       fail(where, "{} is missing or 0; expected {{value: ..., source: ...}} above 0",

@@ -107,6 +107,9 @@ std::string block(const Fields& fields, const Fields* plain, const std::string& 
 
 std::string to_yaml(const Cluster& cluster) {
   Cluster copy = cluster, usual;
+  // Shares have no default in a file: without them it gets typical ones.
+  Efficiency& shares = usual.device.efficiency;
+  shares.matmul.value = shares.attention.value = shares.memory.value = 0;
   Fields fields, plain;
   copy.fields(fields);
   usual.fields(plain);

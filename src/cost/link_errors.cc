@@ -56,6 +56,7 @@ std::vector<GroupError> held_out(const Cluster& base, const std::vector<CommSamp
       const char* used = error.nodes > 1 ? "links.inter" : "links.intra";
       if (std::find(fit.fitted.begin(), fit.fitted.end(), used) == fit.fitted.end()) {
         error.predicted_from += ", links given";
+        error.links_given = true;
       }
       list.push_back(error);
     }

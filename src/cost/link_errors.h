@@ -19,6 +19,9 @@ struct GroupError {
   std::string predicted_from;
   int64_t sizes = 0;
   double mean = 0, worst = 0, worst_bytes = 0;
+  /// Whether the samples that were fitted say nothing of the links that this group uses: too few,
+  /// or none through them. The error is then that of the given constants.
+  bool links_given = false;
 };
 
 /// Returns the errors of `cluster` by group, on samples of at least kMinJudgedBytes (on all, if a

@@ -9,6 +9,7 @@
 #include <cctype>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -98,6 +99,12 @@ std::string without_launcher(std::string_view line) {
   }
 }
 
+/// busbw over algbw of a row, and its greatest error by the rounding of both.
+struct BusRatio {
+  double ratio = 0, error = 0;
+  bool given() const { return ratio > 0; }
+};
+
 /// One run of a program of nccl-tests, as its header says.
 struct NcclRun {
   std::string op;
@@ -105,6 +112,8 @@ struct NcclRun {
   std::map<std::string, int64_t> in_process;  // host and pid -> ranks
   int64_t gpus = 1;                           // -g times -t, where there are no pids
   std::map<std::string, int64_t> on_device;   // host, device and its bus number -> ranks
+  size_t first_sample = 0;                    // of the log
+  BusRatio bus;                               // of the row that gives it best
 
   int64_t ranks() const { return static_cast<int64_t>(host_of.size()); }
   bool lacks_ranks() const { return !host_of.empty() && host_of.rbegin()->first + 1 != ranks(); }
@@ -145,6 +154,7 @@ bool read_rank(const std::vector<std::string>& words, NcclRun* run, std::string*
 /// columns time, algbw, busbw, errors.
 struct NcclRow {
   double bytes = 0, out_of_place_us = -1, in_place_us = -1;
+  BusRatio bus = {};
   bool reduces = false;  ///< by an operation that it names
   bool rooted = false;   ///< at a rank that it names
   bool broken = false;   ///< a time is a number, and no time
@@ -205,6 +215,25 @@ bool belongs_to(const NcclRow& row, const NcclTable& table) {
          (!table.root || root == 1);
 }
 
+/// Returns the ratio of two printed bandwidths in GB/s. Not given if algbw is not bytes over time.
+BusRatio bus_ratio(double bytes, double us, const std::string& algbw, const std::string& busbw) {
+  double alg = 0, bus = 0;
+  if (!parse_double(algbw, &alg) || !parse_double(busbw, &bus) || !(alg > 0) || !(bus > 0)) {
+    return {};
+  }
+  const auto rounding = [](const std::string& text) {
+    const size_t point = text.find('.');
+    const size_t decimals = point == text.npos ? 0 : text.size() - point - 1;
+    constexpr double kHalfAndALittle = 0.6;
+    return kHalfAndALittle * std::pow(10, -static_cast<double>(decimals));
+  };
+  constexpr double kMaxOff = 0.02;
+  const double off = std::abs(alg - bytes / us / 1e3);
+  if (off > kMaxOff * alg + rounding(algbw)) return {};
+  const double ratio = bus / alg;
+  return {ratio, (rounding(busbw) + ratio * rounding(algbw)) / alg};
+}
+
 bool read_row(const std::vector<std::string>& words, NcclRow* row) {
   // Size and count come before the type, whatever a launcher puts in front (rank, time). Behind the
   // type come a word, for the reduction or its absence, and then figures.
@@ -236,6 +265,10 @@ bool read_row(const std::vector<std::string>& words, NcclRow* row) {
   };
   row->out_of_place_us = time(0);
   row->in_place_us = time(4);
+  const std::ptrdiff_t column = row->out_of_place_us > 0 ? 0 : 4;
+  if (words.end() - figure > column + 2) {
+    row->bus = bus_ratio(row->bytes, time(column), *(figure + column + 1), *(figure + column + 2));
+  }
   return !row->broken && (row->out_of_place_us > 0 || row->in_place_us > 0);
 }
 
@@ -315,6 +348,37 @@ CommSample group_of(const NcclRun& run) {
   return sample;
 }
 
+/// Number of ranks by the bandwidths of a run, and a clause on the difference to its lines.
+struct RanksByBandwidth {
+  int64_t ranks = 0;  ///< 0: no number of ranks has such bandwidths
+  std::string clause;
+};
+
+/// Returns busbw over algbw of an op on n ranks, by nccl-tests (doc/PERFORMANCE.md).
+double bus_factor(const std::string& op, double n) {
+  if (op == "all_reduce") return 2 * (n - 1) / n;
+  return op == "send" || op == "broadcast" || op == "reduce" ? 1 : (n - 1) / n;
+}
+
+/// Returns the number of ranks by the bandwidths of a run, if it is not that of its lines. Nothing
+/// where they agree, and where the figures cannot tell.
+std::optional<RanksByBandwidth> other_ranks(const NcclRun& run) {
+  if (!run.bus.given() || bus_factor(run.op, 2) == bus_factor(run.op, 3)) return std::nullopt;
+  const auto [ratio, error] = run.bus;
+  if (std::abs(ratio - bus_factor(run.op, static_cast<double>(run.ranks()))) <= error) {
+    return std::nullopt;
+  }
+  const double most = run.op == "all_reduce" ? 2 : 1;
+  const double n = ratio < most ? std::round(most / (most - ratio)) : 0;
+  const bool tells = n >= 2 && n <= kMaxRanks && std::abs(bus_factor(run.op, n) - ratio) <= error;
+  RanksByBandwidth found;
+  found.ranks = tells ? static_cast<int64_t>(n) : 0;
+  found.clause = fmt::format(
+      "busbw over algbw is {:.3f}, as for {} on {}, and there are lines of {}", ratio, run.op,
+      tells ? counted(found.ranks, "rank") : "no number of ranks", counted(run.ranks(), "rank"));
+  return found;
+}
+
 int64_t after(const std::vector<std::string>& words, const char* name) {
   const auto at = std::find(words.begin(), words.end(), name);
   int64_t value = 1;
@@ -354,13 +418,24 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
   }
   const std::string default_op = run.op;
   int64_t unreadable = 0, foreign = 0, lacking = 0;
-  std::set<std::string> uneven, shared;
+  std::set<std::string> uneven, shared, contradicted, unlike_any;
   std::string named = run.op.empty() ? program_of(file_name(log->path)) : "";
   foreign += named.empty() ? 0 : 1;
+  // Drops the samples of a run whose bandwidths are those of another number of ranks.
+  const auto end_run = [&] {
+    const std::optional<RanksByBandwidth> other = other_ranks(run);
+    if (!other) return;
+    (other->ranks > 0 ? contradicted : unlike_any).insert(other->clause);
+    if (other->ranks > 0) {
+      log->samples.resize(run.first_sample);
+    }
+  };
   const auto start_run = [&] {
+    end_run();
     run = {};
     table = {};
     run.op = default_op;
+    run.first_sample = log->samples.size();
   };
   for (const std::string& as_printed : split(text, '\n')) {
     const std::string line = without_launcher(as_printed);
@@ -407,6 +482,9 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
         shared.insert(devices);
       }
       log->devices_per_node = std::max<int64_t>(log->devices_per_node, sample.ranks / sample.nodes);
+      if (row.bus.given() && (!run.bus.given() || row.bus.error < run.bus.error)) {
+        run.bus = row.bus;
+      }
       sample.bytes = row.bytes;
       sample.seconds = microseconds(row) * 1e-6;
       log->samples.push_back(sample);
@@ -414,8 +492,15 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
       ++unreadable;
     }
   }
+  end_run();
   if (unreadable > 0) {
     log->dropped.push_back(fmt::format("{} that cannot be read", counted(unreadable, "line")));
+  }
+  for (const std::string& clause : contradicted) {
+    log->dropped.push_back("runs that lack lines of their ranks, or have too many: " + clause);
+  }
+  for (const std::string& clause : unlike_any) {
+    log->doubtful.push_back(clause + "; is it another collective? Taken as the log says");
   }
   if (lacking > 0) {
     log->dropped.push_back(

@@ -10,28 +10,54 @@
 #include <vector>
 
 #include "base/text.h"
+#include "cost/datasheets.h"
 
 namespace hocket::sim {
 namespace {
 
-/// Ends for a file that was compared with nothing, wider than those of any shipped file. Assumed:
-/// datasheets with shares of 0.7 to 0.85 were up to 2.6 times too fast on published steps.
-constexpr double kUnknownLow = 0.7, kUnknownHigh = 1.7;
+/// Ends for a file that was compared with nothing. Shares of fitted files are up to 1.4 times the
+/// typical ones in products; datasheets with assumed shares of 0.7 to 0.85 were up to 2.6 times too
+/// fast on published steps.
+constexpr double kUnknownLow = 0.7, kUnknownHigh = 2.6;
+/// Factors by which the ends are wider for steps unlike those of `accuracy`.
+constexpr double kOtherDevice = 1.3;  // typical shares of A100s are 1.3 times those of H100s
+constexpr double kExperts = 1.3;      // assumed: grouped products and exchanges
+/// Published steps keep 0.86 to 0.89 of their speed on 1,024 to 12,288 devices
+/// (megascale-a100.yaml).
+constexpr double kManyRanks = 1.15;
+/// Ranks over those of the steps from which they are many more.
+constexpr int64_t kManyTimes = 4;
 /// A smaller share of the time does not count.
 constexpr double kMinShare = 0.005;
 
-std::string basis_of(const cost::Accuracy& accuracy) {
-  if (!accuracy.given()) return "the cluster file names no errors, so the widest of other files'";
-  const auto rows = [](const std::vector<std::string>& list) {
-    return counted(static_cast<int64_t>(list.size()), "published step");
+/// Cluster file and device of some ranks.
+struct JudgedNodes {
+  const cost::Accuracy* accuracy;
+  const cost::Device* device;
+  const cost::Framework* framework;
+};
+
+std::string basis_of(const JudgedNodes& nodes) {
+  const cost::Accuracy& accuracy = *nodes.accuracy;
+  if (!accuracy.given()) {
+    return fmt::format(
+        "the cluster file names no errors{}; datasheets with assumed shares were up to {:g} times "
+        "too fast on published steps",
+        nodes.device->efficiency.typical.empty() ? "" : " and not all shares of the peaks",
+        kUnknownHigh);
+  }
+  const auto rows = [&](const std::vector<std::string>& list) {
+    return counted(static_cast<int64_t>(list.size()), "published step") +
+           (accuracy.device.empty() ? "" : " of " + accuracy.device);
   };
   std::string text = accuracy.basis == "fitted"
                          ? fmt::format("fitted to {}, {:.1f} % off on them", rows(accuracy.fitted),
                                        100 * accuracy.fitted_error)
                          : "a datasheet with typical efficiencies";
   if (!accuracy.held_out.empty()) {
-    text += fmt::format("; {:.1f} % off on {} not fitted", 100 * accuracy.held_out_error,
-                        rows(accuracy.held_out));
+    text += fmt::format("; {:.1f} % off on {} {}", 100 * accuracy.held_out_error,
+                        rows(accuracy.held_out),
+                        accuracy.in_view ? "in view while the file was made" : "not fitted");
   }
   return text;
 }
@@ -42,31 +68,62 @@ struct Ends {
   std::string why;
 };
 
-/// Returns the widest ends of the files whose devices the first `ranks` ranks have.
-Ends ends_of(const cost::Cluster& cluster, int64_t ranks) {
-  Ends ends;
-  std::vector<std::string> seen;
-  const auto add = [&](const std::string& file, const cost::Accuracy& accuracy) {
-    if (std::find(seen.begin(), seen.end(), file) != seen.end()) return;
-    seen.push_back(file);
-    ends.low = std::min(ends.low, accuracy.given() ? accuracy.low : kUnknownLow);
-    ends.high = std::max(ends.high, accuracy.given() ? accuracy.high : kUnknownHigh);
-    ends.why += (ends.why.empty() ? "" : "; ") + (file.empty() ? "" : "nodes of " + file + ": ") +
-                basis_of(accuracy);
-  };
-  if (cluster.heterogeneous_nodes.empty()) {
-    add("", cluster.accuracy);
-    return ends;
+/// Returns the ends of one file, wider where the step is unlike those of its `accuracy`.
+Ends ends_of(const JudgedNodes& nodes, const JudgedStep& step) {
+  const cost::Accuracy& accuracy = *nodes.accuracy;
+  if (!accuracy.given()) return {kUnknownLow, kUnknownHigh, basis_of(nodes)};
+  Ends ends{accuracy.low, accuracy.high, basis_of(nodes)};
+  std::vector<std::string> reasons;
+  if (!accuracy.device.empty() &&
+      cost::device_model(accuracy.device) != cost::device_model(nodes.device->name)) {
+    ends.low /= kOtherDevice;
+    ends.high *= kOtherDevice;
+    reasons.push_back(fmt::format("{:g} times as {} is another device than {}", kOtherDevice,
+                                  nodes.device->name, accuracy.device));
   }
-  const std::vector<int64_t> count = cluster.ranks_of_device_types(ranks);
+  if (step.has_experts && !accuracy.experts) {
+    ends.low /= kExperts;
+    ends.high *= kExperts;
+    reasons.push_back(fmt::format("{:g} times as none of these steps has experts", kExperts));
+  }
+  if (accuracy.ranks > 0 && step.ranks > kManyTimes * accuracy.ranks &&
+      !nodes.framework->speed_by_devices.given()) {
+    ends.high *= kManyRanks;
+    reasons.push_back(
+        fmt::format("{:g} times (the high end) as they have up to {}, and this has {}", kManyRanks,
+                    counted(accuracy.ranks, "rank"), step.ranks));
+  }
+  if (!reasons.empty()) {
+    ends.why += "; wider by " + join(reasons, ", ");
+  }
+  return ends;
+}
+
+/// Returns the widest ends of the files whose devices the step's ranks have.
+Ends ends_of(const cost::Cluster& cluster, const JudgedStep& step) {
+  if (cluster.heterogeneous_nodes.empty()) {
+    return ends_of({&cluster.accuracy, &cluster.device, &cluster.framework}, step);
+  }
+  Ends widest;
+  std::vector<std::string> seen;
+  const std::vector<int64_t> count = cluster.ranks_of_device_types(step.ranks);
   for (size_t type = 0; type < count.size(); ++type) {
     if (count[type] == 0) continue;
     const cost::NodeGroup* const nodes =
         type > 0 ? &cluster.heterogeneous_nodes[type - 1] : nullptr;
     const bool of_file = nodes && !nodes->cluster.empty();
-    add(of_file ? nodes->cluster : "", of_file ? nodes->accuracy : cluster.accuracy);
+    const std::string file = of_file ? nodes->cluster : "";
+    if (std::find(seen.begin(), seen.end(), file) != seen.end()) continue;
+    seen.push_back(file);
+    const Ends ends = ends_of({of_file ? &nodes->accuracy : &cluster.accuracy,
+                               &cluster.device_of(type), &cluster.framework},
+                              step);
+    widest.low = std::min(widest.low, ends.low);
+    widest.high = std::max(widest.high, ends.high);
+    widest.why += (widest.why.empty() ? "" : "; ") +
+                  (file.empty() ? "" : "nodes of " + file + ": ") + ends.why;
   }
-  return ends;
+  return widest;
 }
 
 int64_t scaled(double times, int64_t step_ns) {
@@ -93,10 +150,16 @@ Interval with_known_error(const ProvenanceShares& provenance, const Ends& ends, 
 
 }  // namespace
 
+bool has_experts(const Program& program) {
+  return std::any_of(program.kinds.begin(), program.kinds.end(), [](const program::Kind& kind) {
+    return kind.op.starts_with("grouped_linear");
+  });
+}
+
 Interval interval_of(const cost::Cluster& cluster, const ProvenanceShares& provenance,
-                     int64_t step_ns, int64_t ranks) {
+                     const JudgedStep& step) {
   constexpr double kMaxError = 0.5;
-  const Ends ends = ends_of(cluster, ranks);
+  const Ends ends = ends_of(cluster, step);
   if (provenance.judged > kMinShare) {
     if (provenance.error > kMaxError) {
       return {0, 0,
@@ -104,11 +167,39 @@ Interval interval_of(const cost::Cluster& cluster, const ProvenanceShares& prove
                           100 * provenance.error),
               true};
     }
-    return with_known_error(provenance, ends, step_ns);
+    return with_known_error(provenance, ends, step.ns);
   }
-  return {scaled(ends.low, step_ns), scaled(ends.high, step_ns),
+  return {scaled(ends.low, step.ns), scaled(ends.high, step.ns),
           fmt::format("{:+.0f} to {:+.0f} %: {}", 100 * (ends.low - 1), 100 * (ends.high - 1),
                       ends.why),
+          false};
+}
+
+Interval interval_of_collective(const cost::Cluster& cluster, const cost::GroupShape& shape,
+                                const JudgedStep& step) {
+  std::vector<const cost::LinkErrors*> used;
+  if (shape.per_node > 1) {
+    used.push_back(&cluster.links.intra.held_out);
+  }
+  if (shape.nodes > 1) {
+    used.push_back(&cluster.links.inter.held_out);
+  }
+  const bool known = !used.empty() && cluster.heterogeneous_nodes.empty() &&
+                     std::all_of(used.begin(), used.end(), [&](const cost::LinkErrors* errors) {
+                       return errors->ranks >= shape.members;
+                     });
+  if (!known) return interval_of(cluster, {}, step);
+  constexpr double kLowest = 0.01;
+  double mean = 0, worst = 0;
+  for (const cost::LinkErrors* errors : used) {
+    mean = std::max(mean, errors->mean);
+    worst = std::max(worst, errors->worst);
+  }
+  const double low = std::max(kLowest, 1 - worst), high = 1 + worst;
+  return {scaled(low, step.ns), scaled(high, step.ns),
+          fmt::format("{:+.1f} to {:+.1f} %: greatest error of the links on times that they were "
+                      "not fitted to (of 1 MiB and more), {:.1f} % in the mean",
+                      100 * (low - 1), 100 * (high - 1), 100 * mean),
           false};
 }
 

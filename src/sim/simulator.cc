@@ -490,6 +490,13 @@ void add_notes(const Program& program, const CostModel& costs, ModelDurations& d
     report.notes.push_back(
         fmt::format("{} gives no source for {}", cluster.name, join(bare, ", ")));
   }
+  for (size_t type = 0; type < cluster.num_device_types(); ++type) {
+    const cost::Device& device = cluster.device_of(type);
+    if (device.efficiency.typical.empty()) continue;
+    report.notes.push_back(fmt::format(
+        "efficiency of {} ({}): typical of datasheet files, as the file gives none",
+        device.name.empty() ? cluster.name : device.name, join(device.efficiency.typical, ", ")));
+  }
   if (const std::string other = other_nodes(program, cluster); !other.empty()) {
     report.notes.push_back(other);
   }
@@ -725,7 +732,8 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   report.device_is_host = cluster.device_is_host();
   report.memory_budget = options.memory_budget;
   report.provenance = shares(program, durations, result);
-  report.interval = interval_of(cluster, report.provenance, report.step_ns, world);
+  report.interval =
+      interval_of(cluster, report.provenance, {report.step_ns, world, has_experts(program)});
   if (options.record) {
     summarise_path(program, cluster, result, report);
   }

@@ -167,7 +167,7 @@ void put_what_if(JsonWriter& json, const Findings& findings) {
           .member("speedup", findings.analysis.T / step.seconds)
           .end();
     }
-    json.end();
+    json.end().member("scaled_note", kNoIntervalNote);
   }
   if (findings.surface) {
     const Surface& surface = *findings.surface;
@@ -201,8 +201,11 @@ std::string cause_text(const MeasuredRun& run, const Analysis& found) {
   if (!found.causes.empty() && found.causes[0].named) {
     const CauseFound& cause = found.causes[0];
     return fmt::format(
-        "{}{}{}: without it {} a step, {:.2f}x as fast{}", to_string(cause.cause),
-        cause.where.empty() ? "" : ", ", cause.where, human_time(cause.fixed), cause.gain,
+        "{}{}{}: without it {} a step, {:.2f}x as fast (interval {:.2f} to {:.2f}: 15 injected "
+        "faults were within {:g}){}",
+        to_string(cause.cause), cause.where.empty() ? "" : ", ", cause.where,
+        human_time(cause.fixed), cause.gain, cause.gain - kGainError, cause.gain + kGainError,
+        kGainError,
         found.S < kStragglingSlowdown
             ? "; S does not show it, since the ideal, a mean or median of measured times, "
               "includes it"
@@ -301,6 +304,9 @@ std::string to_text(const MeasuredRun& run, const Findings& findings) {
   for (const ScaledStep& step : findings.scaled) {
     out += fmt::format("what if   {}: {} a step, {:.4f}x as fast\n", step.text,
                        human_time(step.seconds), found.T / step.seconds);
+  }
+  if (!findings.scaled.empty()) {
+    out += fmt::format("          {}\n", kNoIntervalNote);
   }
   out += findings.surface ? surface_text(*findings.surface) : "";
   return findings.bottleneck ? out + to_text(*findings.bottleneck) : out;

@@ -35,6 +35,14 @@ inline constexpr const char* kNotSeen =
     "in "
     "every step: there is nothing to compare them with";
 
+/// Ground of answers to --scale.
+inline constexpr const char* kNoIntervalNote =
+    "no interval is known: no scaled step was compared with a run; the answers hold if these ops "
+    "change as given and no others do";
+/// Greatest error of the gain of curing a cause, over 15 faults injected into runs in a box
+/// (bench/results/2026-11-26-injected.md).
+inline constexpr double kGainError = 0.06;
+
 /// Returns "15.2 % of the time is lost; M_S 1.219, M_W 0.031".
 std::string loss_text(const Analysis& found);
 /// Returns the cause of the slowness, or the reason that none is named.

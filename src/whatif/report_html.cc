@@ -198,6 +198,9 @@ std::string to_html(const MeasuredRun& run, const Findings& findings) {
     out += fmt::format("<p>What if {}: {} a step, {:.4f}x as fast.</p>\n", escaped(step.text),
                        human_time(step.seconds), found.T / step.seconds);
   }
+  if (!findings.scaled.empty()) {
+    out += fmt::format("<p>{}</p>\n", kNoIntervalNote);
+  }
   if (findings.surface) {
     out += surface_table(*findings.surface);
   }

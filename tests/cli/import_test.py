@@ -66,7 +66,7 @@ class ImportTest(unittest.TestCase):
         with open(os.path.join(self.box.name, "c.yaml"), encoding="utf-8") as f:
             text = f.read()
         self.assertIn("fitted to all_reduce_2.log, all_reduce_4.log", text)
-        self.assertNotIn("ranks: 8", text)
+        self.assertNotIn("ranks: 8\n    nodes", text)
         self.assertIn("536870912, 1073741824]", text)  # exact sizes
 
     def test_times_of_a_second_import_join_those_of_the_first(self):
@@ -108,6 +108,47 @@ class ImportTest(unittest.TestCase):
             for end in ("low", "high"):
                 self.assertAlmostEqual(row["interval"][f"{end}_us"], accuracy[end] * row["time_us"], delta=0.01)
         self.assertIn("\ninterval of each: -", self.good(*op))
+
+    def test_links_have_the_error_of_times_that_were_kept_back(self):
+        op = ("simulate", "op", "all_reduce", "--bytes", "64MiB", "--json", "--cluster", "c.yaml", "--ranks")
+        told = json.loads(self.good("profile", "--import", *self.logs(), "--out", "c.yaml", "--json"))
+        worst = max(error["worst"] for error in told["held_out"])
+        for ranks in ("4", "8"):
+            (row,) = json.loads(self.good(*op, ranks))
+            self.assertIn("greatest error of the links", row["interval"]["why"])
+            self.assertAlmostEqual(row["interval"]["high_us"] / row["time_us"], 1 + worst, delta=1e-3)
+        # These logs have nothing between nodes: there the file's interval counts.
+        (row,) = json.loads(self.good(*op, "16"))
+        self.assertIn("published steps of A100", row["interval"]["why"])
+
+    def test_errors_on_steps_of_another_device_are_not_kept(self):
+        def accuracy(logs, *more):
+            self.good("profile", "--import", *logs, *more, "--out", "c.yaml")
+            with open(os.path.join(self.box.name, "c.yaml"), encoding="utf-8") as f:
+                return yaml.safe_load(f).get("accuracy")
+
+        self.assertEqual(accuracy(self.logs())["device"], "A100")
+        others = [self.put(f"all_reduce_amd_{n}.log", log(n).replace("A100-SXM4-40GB", "AMD Instinct MI300X")) for n in (2, 4, 8)]
+        self.assertIsNone(accuracy(others))
+        self.assertIsNone(accuracy(others, "--cluster", os.path.join(CLUSTERS, "h100-64x8.yaml")))
+        self.assertIn("names no errors", self.good("simulate", "op", "all_reduce", "--bytes", "1MiB", "--ranks", "16", "--cluster", "c.yaml"))
+
+    def test_a_log_that_lacks_its_last_rank(self):
+        lines = log(8).splitlines(keepends=True)
+        bad = self.put("all_reduce_8.log", "".join(line for line in lines if "Rank  7" not in line))
+        self.refused("busbw over algbw is 1.750, as for all_reduce on 8 ranks, and there are lines of 7 ranks",
+                     "profile", "--import", bad, "--out", "c.yaml")
+
+    def test_too_few_sizes_are_told(self):
+        """Half of four sizes are too few to fit: that these scale badly says nothing of the log."""
+        def is_kept(line):
+            return line.startswith("#") or int(line.split()[0]) in (2 ** 10, 2 ** 14, 2 ** 18, 2 ** 22)
+
+        few = self.put("all_reduce_8.log", "".join(filter(is_kept, log(8).splitlines(keepends=True))))
+        r = self.hocket("profile", "--import", few, "--out", "c.yaml")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn("fewer than four times show its links, too few to fit", r.stderr)
+        self.assertNotIn("one cluster", r.stderr)
 
     def test_every_shipped_cluster_predicts(self):
         for name in sorted(os.listdir(CLUSTERS)):

@@ -21,6 +21,7 @@ def log(ranks, nodes=1, time=sum_us, prefix=""):
     for power in range(10, 31):
         size = 2 ** power
         us = time(ranks, size)
-        row = f"{us:10.2f} {size / us / 1e3:7.2f} {size / us / 1e3:7.2f}  0e+00 "
+        algbw = size / us / 1e3
+        row = f"{us:10.2f} {algbw:7.2f} {2 * (ranks - 1) / ranks * algbw:7.2f}  0e+00 "
         lines.append(f"{size:12} {size // 4:12}     float     sum {row} {row}")
     return "".join(f"{prefix}{line}\n" for line in lines)

@@ -138,7 +138,8 @@ class PlanTest(PlanBox):
         # The second node is slower: its replicas get fewer sequences.
         self.model()
         self.put("uneven.yaml", "name: uneven\nnodes: 2\ndevices_per_node: 2\ndevice: {name: test, memory: {value: 1GB}, "
-                 "memory_bandwidth: {value: 10GB/s}, launch: {value: 2us}, peak: {f32: {value: 50GFLOP/s}}}\n"
+                 "memory_bandwidth: {value: 10GB/s}, launch: {value: 2us}, peak: {f32: {value: 50GFLOP/s}},\n"
+                 "  efficiency: {matmul: {value: 1}, attention: {value: 1}, memory: {value: 1}}}\n"
                  "links: {intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}, inter: {latency: {value: 10us}, "
                  "bandwidth: {value: 500MB/s}}}\nheterogeneous_nodes: [{first: 1, speed: 0.4}]\n")
         search = ["plan", "model/config.json", "--cluster", "uneven.yaml", "--global-batch", "28", "--seq-len", "64", "--set",
@@ -197,7 +198,7 @@ class PlanTest(PlanBox):
         self.assertAlmostEqual(simulated["interval"]["high_s"], found["chosen"]["interval"]["high_s"], delta=1e-8)
         shown = self.good("plan", "codecs", *run, "--codecs", "int8,identity")
         self.assertRegex(shown, r"\nchosen +.* a step \(.*x\), interval .* to ")
-        self.assertRegex(shown, r"\ninterval +-30 to \+70 %")
+        self.assertRegex(shown, r"\ninterval +-30 to \+160 %")
         for word in ("gap before", "all int8", "all identity", "chosen"):
             self.assertIn(word, shown)
 
@@ -212,6 +213,7 @@ device:
   memory: {value: 4GB}
   memory_bandwidth: {value: 1GB/s}
   peak: {f32: {value: 200GFLOP/s}}
+  efficiency: {matmul: {value: 1}, attention: {value: 1}, memory: {value: 1}}
   host: {kernels: {value: 20GB/s}, copies: {value: 12GB/s}}
 links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {latency: {value: 2us}, bandwidth: {value: 50MB/s}}}
 """)

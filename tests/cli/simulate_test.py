@@ -86,6 +86,29 @@ class Simulate(unittest.TestCase):
                                    delta=1e-4)
         self.assertRegex(self.box.good(*words), r"linear 2 times faster: step time .* %, interval .* to .*\); ")
 
+    def test_a_file_without_shares_has_typical_ones(self):
+        """A user's device is no faster than a datasheet file's with the same peaks, and the interval is wide."""
+        device = ("name: mine\nnodes: 1\ndevices_per_node: 1\ndevice: {name: GeForce RTX 4090, memory: {value: 24GB}, "
+                  "memory_bandwidth: {value: 1008GB/s}, peak: {bf16: {value: 165TFLOP/s}, f32: {value: 82TFLOP/s}}%s}\n")
+        shares = ", efficiency: {matmul: {value: 0.57}, attention: {value: 0.22}, memory: {value: 0.3}}"
+        found = {}
+        for name, more in (("bare", ""), ("given", shares)):
+            with open(self.box.path(f"{name}.yaml"), "w", encoding="utf-8") as f:
+                f.write(device % more)
+            found[name] = json.loads(self.box.good("simulate", "configs/quickstart.yaml", "--cluster", self.box.path(f"{name}.yaml"),
+                                                   "--json"))
+            self.assertGreaterEqual(found[name]["interval"]["high_s"] / found[name]["step_s"], 2.59)
+        self.assertEqual(found["bare"]["step_s"], found["given"]["step_s"])
+        note = "efficiency of GeForce RTX 4090 (matmul, attention, memory): typical of datasheet files, as the file gives none"
+        self.assertIn(note, found["bare"]["notes"])
+        self.assertNotIn(note, found["given"]["notes"])
+
+    def test_a_peak_with_sparsity_is_warned_of(self):
+        words = ["simulate", "op", "all_reduce", "--bytes", "1MiB", "--cluster", "configs/clusters/h100-64x8.yaml", "--set"]
+        r = self.box.run(*words, "device.peak.bf16.value=1979TFLOP/s")
+        self.assertEqual(r.stderr.count("device.peak.bf16 is 1979TFLOP/s, and the datasheet of h100 has 989TFLOP/s"), 1, r.stderr)
+        self.assertIn("device.memory_bandwidth is ", self.box.run(*words, "device.memory_bandwidth.value=3.35Tbit/s").stderr)
+
     def test_simulate_honours_the_memory_budget(self):
         words = ["simulate", "configs/quickstart.yaml", "--cluster", "configs/clusters/a100-16x8.yaml"]
         self.assertIn("  fits in 74 GiB per device, beside a reserve of 6.03 GiB\n", self.box.good(*words))

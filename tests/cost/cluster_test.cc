@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/glob.h"
+#include "cost/datasheets.h"
 #include "tests/data/data_util.h"
 
 namespace hocket::cost {
@@ -74,7 +75,84 @@ std::string refusal(std::string text, const std::string& from, const std::string
 TEST(Cluster, MissingSourcesAreListed) {
   const Cluster c = parse_cluster(kSmall, "small.yaml");
   EXPECT_EQ(c.unsourced(), std::vector<std::string>{"links.inter.bandwidth"});
-  EXPECT_EQ(c.device.efficiency.matmul.value, 1);
+}
+
+/// Shares that a file does not give are those of the shipped datasheet files, but for cores and for
+/// those that a curve replaces.
+TEST(Cluster, AbsentSharesAreTypical) {
+  const Efficiency typical = read_cluster(folder() + "/h100-64x8.yaml").device.efficiency;
+  const auto shares_of = [](const std::string& more) {
+    std::string text = kSmall;
+    text.replace(text.find("  peak:"), 7, more + "  peak:");
+    return parse_cluster(text, "small.yaml").device.efficiency;
+  };
+  const Efficiency none = shares_of("");
+  EXPECT_EQ(none.matmul.value, typical.matmul.value);
+  EXPECT_EQ(none.attention.value, typical.attention.value);
+  EXPECT_EQ(none.memory.value, typical.memory.value);
+  EXPECT_EQ(none.typical, (std::vector<std::string>{"matmul", "attention", "memory"}));
+  EXPECT_NE(none.memory.source.find("typical of datasheet files"), std::string::npos);
+  const Efficiency some = shares_of(
+      "  efficiency: {matmul: {value: 1}, memory_by_bytes: {source: s, size: [1], share: "
+      "[0.5]}}\n");
+  EXPECT_EQ(some.matmul.value, 1);
+  EXPECT_EQ(some.memory.value, 1);
+  EXPECT_EQ(some.typical, std::vector<std::string>{"attention"});
+  std::string cores = kSmall;
+  cores.replace(cores.find("device:"), 7, "cores_per_node: 2\ndevice:");
+  EXPECT_EQ(parse_cluster(cores, "cores.yaml").device.efficiency.memory.value, 1);
+  // A share of 1 is not lost by writing.
+  Cluster c = parse_cluster(kSmall, "small.yaml");
+  c.device.efficiency.matmul = {1, ""};
+  EXPECT_EQ(parse_cluster(to_yaml(c), "again").device.efficiency.matmul.value, 1);
+}
+
+/// Links between devices of a node are not asked for where a node has one.
+TEST(Cluster, NodesOfOneDeviceNeedNoLinkInside) {
+  std::string text = kSmall;
+  text.replace(text.find("devices_per_node: 2"), 19, "devices_per_node: 1");
+  const size_t intra = text.find("  intra:");
+  text.erase(intra, text.find('\n', intra) + 1 - intra);
+  EXPECT_EQ(parse_cluster(text, "ones.yaml").capacity(), 2);
+  EXPECT_NE(refusal(text, "devices_per_node: 1", "devices_per_node: 2").find("links.intra"),
+            std::string::npos);
+}
+
+TEST(Cluster, KnownDevicesAreComparedWithTheirDatasheets) {
+  Device device;
+  device.name = "NVIDIA H100 80GB HBM3";
+  device.peak.bf16.value = 989e12;
+  device.memory_bandwidth.value = 2.4e12;  // slower ones are sold
+  EXPECT_EQ(far_from_datasheet(device), std::vector<std::string>{});
+  device.peak.bf16.value = 1979e12;
+  device.memory_bandwidth.value = 3.35e12 / 8;
+  const std::vector<std::string> far = far_from_datasheet(device);
+  ASSERT_EQ(far.size(), 2u);
+  EXPECT_EQ(far[0],
+            "device.peak.bf16 is 1979TFLOP/s, and the datasheet of h100 has 989TFLOP/s dense; "
+            "peaks with sparsity are twice as high");
+  EXPECT_TRUE(far[1].starts_with("device.memory_bandwidth is ")) << far[1];
+  device.name = "my device";
+  EXPECT_EQ(far_from_datasheet(device), std::vector<std::string>{});
+  for (const std::string& file : list_glob(folder() + "/*.yaml")) {
+    EXPECT_EQ(far_from_datasheet(read_cluster(file).device), std::vector<std::string>{}) << file;
+  }
+  EXPECT_EQ(device_model("A100-SXM4-40GB"), "a100");
+  EXPECT_EQ(device_model("GeForce RTX 4090"), "4090");
+  EXPECT_EQ(device_model("AMD Instinct MI300X"), "mi300x");
+  EXPECT_EQ(device_model("8x Gaudi"), "");
+  EXPECT_EQ(device_model("80GB card of kind X500"), "x500");
+}
+
+/// Reports tell whose steps the errors are of, so every shipped file with errors tells it, too.
+TEST(Cluster, ErrorsOfShippedFilesNameDeviceAndRanks) {
+  for (const std::string& file : list_glob(folder() + "/*.yaml")) {
+    SCOPED_TRACE(file);
+    const Accuracy accuracy = read_cluster(file).accuracy;
+    if (!accuracy.given()) continue;
+    EXPECT_NE(device_model(accuracy.device), "");
+    EXPECT_GT(accuracy.ranks, 0);
+  }
 }
 
 TEST(Cluster, ErrorsAndReservesAreChecked) {
@@ -318,7 +396,6 @@ TEST(Cluster, YamlKeepsConstantsOfOne) {
   c.device.float8.maxima.value = 1;
   c.device.float8.copies.value = 1;
   const std::string text = to_yaml(c);
-  EXPECT_EQ(text.find("efficiency"), std::string::npos) << text;
   const Cluster again = parse_cluster(text, "again");
   EXPECT_EQ(again.topology.levels[0].oversubscription.value, 1);
   EXPECT_EQ(again.device.price.value, 1);

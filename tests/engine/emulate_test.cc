@@ -34,7 +34,8 @@ class Emulation : public ::testing::Test {
                       "memory_bandwidth: {value: 1GB/s}, launch: {value: 300us}, "
                       "peak: {f32: {value: " +
                           flops +
-                          "}, f64: {value: 1GFLOP/s}}}\n"
+                          "}, f64: {value: 1GFLOP/s}}, efficiency: {matmul: {value: 1}, "
+                          "attention: {value: 1}, memory: {value: 1}}}\n"
                           "links: {intra: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}, "
                           "inter: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}}\n" +
                           heterogeneous);

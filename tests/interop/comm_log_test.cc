@@ -122,7 +122,7 @@ std::string of_128(const std::string& broken_host) {
   return text;
 }
 const char* const kRowOf128 =
-    "[1,0]<stdout>:  1048576  262144  float  sum  -1  59.4  17.6  17.6  0  60.1  17.4  17.4  0\n";
+    "[1,0]<stdout>:  1048576  262144  float  sum  -1  59.4  17.6  35.0  0  60.1  17.4  34.6  0\n";
 
 /// mpirun tags every piece of a line, wherever it was cut.
 TEST(CommLog, IgnoresTagsOfMpirunWithinALine) {
@@ -161,6 +161,33 @@ TEST(CommLog, ReportsHostsWithUnequallyManyRanks) {
   const size_t at = lacks.find("[1,0]<stdout>:#  Rank 77");
   lacks.erase(at, lacks.find('\n', at) + 1 - at);
   EXPECT_NE(refusal(lacks + kRowOf128).find("1 row of runs without a"), std::string::npos);
+}
+
+/// The bandwidths of nccl-tests tell the number of ranks: busbw / algbw is 2 (n - 1) / n.
+TEST(CommLog, ReportsRanksUnlikeTheBandwidths) {
+  std::string text = of_128("node-000009C");
+  const std::string row =
+      "  1048576  262144  float  sum  -1  59.40  17.65  35.03  0  60.10  17.45  34.63  0\n";
+  EXPECT_EQ(parse_comm_log(text + row, "all_reduce.log").samples.size(), 1u);
+  const std::string of_8 =
+      "  1048576  262144  float  sum  -1  59.40  17.65  30.89  0  60.10  17.45  30.54  0\n";
+  EXPECT_NE(refusal(text + of_8)
+                .find("busbw over algbw is 1.750, as for all_reduce on 8 ranks, and "
+                      "there are lines of 128 ranks"),
+            std::string::npos)
+      << refusal(text + of_8);
+  // All-gather moves half of it, and nothing of another op fits.
+  const CommLog log = parse_comm_log(
+      text + "  1048576  262144  float  sum  -1  59.40  17.65  17.51  0  60.10  17.45  17.31  0\n",
+      "all_reduce.log");
+  EXPECT_EQ(log.samples.size(), 1u);
+  ASSERT_EQ(log.doubtful.size(), 1u);
+  EXPECT_NE(log.doubtful[0].find("on no number of ranks"), std::string::npos) << log.doubtful[0];
+  // A run of several in a file is left out alone; others, and columns that are no bandwidths, stay.
+  const CommLog both = parse_comm_log(text + row + kOldHead + of_8, "all_reduce.log");
+  ASSERT_EQ(both.samples.size(), 1u);
+  EXPECT_EQ(both.samples[0].ranks, 128);
+  EXPECT_EQ(both.dropped.size(), 1u);
 }
 
 /// Two containers with one host name: the same device numbers occur twice.
@@ -239,8 +266,8 @@ TEST(CommLog, OtherOpsAreNotReadAsAllReduce) {
 /// An incomplete last row gives no time, wherever the log is cut off.
 TEST(CommLog, ReportsARowThatIsCutOff) {
   const std::string rows[] = {
-      "   524288  131072  float  sum  57.78  9.07  15.88  2e-07  56.87  9.22  16.13  2e-07\n",
-      "  1048576  262144  float  sum  72.53  14.46  25.30  2e-07  70.07  14.96  26.19  2e-07\n"};
+      "   524288  131072  float  sum  57.78  9.07   9.07  2e-07  56.87  9.22   9.22  2e-07\n",
+      "  1048576  262144  float  sum  72.53  14.46  14.46  2e-07  70.07  14.96  14.96  2e-07\n"};
   for (const std::string root : {"", "  -1"}) {
     std::string whole[2];
     for (size_t i = 0; i < 2; ++i) {

@@ -42,6 +42,7 @@ std::string cluster_file(double bytes_per_s, double latency_us = 20, double host
       << "name: test\nnodes: 4\ndevices_per_node: 1\ndevice:\n  name: test\n"
       << "  memory: {value: 4GB}\n  memory_bandwidth: {value: 20GB/s}\n"
       << "  launch: {value: 5us}\n  peak: {f32: {value: 200GFLOP/s}}\n"
+      << "  efficiency: {matmul: {value: 1}, attention: {value: 1}, memory: {value: 1}}\n"
       << (host_bytes_per_s > 0
               ? fmt::format("  host: {{kernels: {{value: {:.0f}B/s}}, copies: {{value: 12GB/s}}, "
                             "copy_latency: {{value: 10us}}}}\n",

@@ -20,12 +20,14 @@ double processor_s() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC
 /// A model of 9 G parameters on 16 devices: simulating a plan takes about a second.
 Trial large() {
   const std::string path = ::testing::TempDir() + "plan_limit.yaml";
-  std::ofstream(path) << "name: test\nnodes: 2\ndevices_per_node: 8\ndevice:\n  name: test\n  "
-                         "memory: {value: 80GB}\n"
-                         "  memory_bandwidth: {value: 2TB/s}\n  launch: {value: 2us}\n"
-                         "  peak: {f32: {value: 100TFLOP/s}, bf16: {value: 300TFLOP/s}}\nlinks:\n"
-                         "  intra: {latency: {value: 2us}, bandwidth: {value: 300GB/s}}\n"
-                         "  inter: {latency: {value: 10us}, bandwidth: {value: 25GB/s}}\n";
+  std::ofstream(path)
+      << "name: test\nnodes: 2\ndevices_per_node: 8\ndevice:\n  name: test\n  "
+         "memory: {value: 80GB}\n"
+         "  memory_bandwidth: {value: 2TB/s}\n  launch: {value: 2us}\n"
+         "  peak: {f32: {value: 100TFLOP/s}, bf16: {value: 300TFLOP/s}}\n"
+         "  efficiency: {matmul: {value: 1}, attention: {value: 1}, memory: {value: 1}}\nlinks:\n"
+         "  intra: {latency: {value: 2us}, bandwidth: {value: 300GB/s}}\n"
+         "  inter: {latency: {value: 10us}, bandwidth: {value: 25GB/s}}\n";
   const engine::Run run = engine::parse_run(
       R"({model: {dtype: bf16, config: {"model_type": "llama", "vocab_size": 32000, "hidden_size": 4096,
           "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 8,

@@ -18,12 +18,14 @@ namespace {
 /// Four nodes of two devices, which share one slow adapter.
 std::string cluster_file(const std::string& name, const std::string& between) {
   const std::string path = ::testing::TempDir() + name;
-  std::ofstream(path) << "name: test\nnodes: 4\ndevices_per_node: 2\ndevice:\n  name: test\n"
-                      << "  memory: {value: 1GB}\n  memory_bandwidth: {value: 10GB/s}\n"
-                      << "  launch: {value: 2us}\n  peak: {f32: {value: 50GFLOP/s}}\nlinks:\n"
-                      << "  intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}\n"
-                      << "  inter: {latency: {value: 10us}, bandwidth: {value: " << between
-                      << "}}\ntopology: {adapters_per_node: 1}\n";
+  std::ofstream(path)
+      << "name: test\nnodes: 4\ndevices_per_node: 2\ndevice:\n  name: test\n"
+      << "  memory: {value: 1GB}\n  memory_bandwidth: {value: 10GB/s}\n"
+      << "  launch: {value: 2us}\n  peak: {f32: {value: 50GFLOP/s}}\n"
+         "  efficiency: {matmul: {value: 1}, attention: {value: 1}, memory: {value: 1}}\nlinks:\n"
+      << "  intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}\n"
+      << "  inter: {latency: {value: 10us}, bandwidth: {value: " << between
+      << "}}\ntopology: {adapters_per_node: 1}\n";
   return path;
 }
 

@@ -34,14 +34,15 @@ const char* kMoe = R"({"model_type": "qwen3_moe", "vocab_size": 64, "hidden_size
 std::string cluster_file(const std::string& name, const std::string& memory,
                          const std::string& between, const std::string& heterogeneous = "") {
   const std::string path = ::testing::TempDir() + name;
-  std::ofstream(path) << "name: test\nnodes: 2\ndevices_per_node: 2\ndevice:\n  name: test\n"
-                      << "  memory: {value: " << memory << "}\n"
-                      << "  memory_bandwidth: {value: 10GB/s}\n  launch: {value: 2us}\n"
-                      << "  peak: {f32: {value: 50GFLOP/s}, bf16: {value: 90GFLOP/s}}\nlinks:\n"
-                      << "  intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}\n"
-                      << "  inter: {latency: {value: 10us}, bandwidth: {value: " << between
-                      << "}}\n"
-                      << heterogeneous << "\n";
+  std::ofstream(path)
+      << "name: test\nnodes: 2\ndevices_per_node: 2\ndevice:\n  name: test\n"
+      << "  memory: {value: " << memory << "}\n"
+      << "  memory_bandwidth: {value: 10GB/s}\n  launch: {value: 2us}\n"
+      << "  peak: {f32: {value: 50GFLOP/s}, bf16: {value: 90GFLOP/s}}\n"
+         "  efficiency: {matmul: {value: 1}, attention: {value: 1}, memory: {value: 1}}\nlinks:\n"
+      << "  intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}\n"
+      << "  inter: {latency: {value: 10us}, bandwidth: {value: " << between << "}}\n"
+      << heterogeneous << "\n";
   return path;
 }
 

@@ -74,7 +74,8 @@ TEST(SumOptions, AreValid) {
 cost::Cluster cluster_of(const std::string& inter, const std::string& host) {
   return cost::parse_cluster(
       "name: test\nnodes: 4\ndevices_per_node: 4\ndevice:\n  name: test\n  memory: {value: 4GB}\n"
-      "  memory_bandwidth: {value: 10GB/s}\n  peak: {f32: {value: 10TFLOP/s}}\n" +
+      "  memory_bandwidth: {value: 10GB/s}\n  peak: {f32: {value: 10TFLOP/s}}\n"
+      "  efficiency: {matmul: {value: 1}, attention: {value: 1}, memory: {value: 1}}\n" +
           host +
           "links:\n  intra: {latency: {value: 1us}, bandwidth: {value: 100GB/s}}\n  inter: "
           "{latency: {value: 1us}, bandwidth: {value: " +

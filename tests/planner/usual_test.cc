@@ -24,12 +24,14 @@ const char* kModel = R"({"model_type": "llama", "vocab_size": 64, "hidden_size":
 
 Trial trial(const std::string& name, int64_t batch, const std::string& more = "") {
   const std::string path = ::testing::TempDir() + name;
-  std::ofstream(path) << "name: test\nnodes: 2\ndevices_per_node: 2\ndevice:\n  name: test\n"
-                      << "  memory: {value: 1GB}\n  memory_bandwidth: {value: 10GB/s}\n"
-                      << "  launch: {value: 2us}\n  peak: {f32: {value: 50GFLOP/s}}\nlinks:\n"
-                      << "  intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}\n"
-                      << "  inter: {latency: {value: 10us}, bandwidth: {value: 100MB/s}}\n"
-                      << more;
+  std::ofstream(path)
+      << "name: test\nnodes: 2\ndevices_per_node: 2\ndevice:\n  name: test\n"
+      << "  memory: {value: 1GB}\n  memory_bandwidth: {value: 10GB/s}\n"
+      << "  launch: {value: 2us}\n  peak: {f32: {value: 50GFLOP/s}}\n"
+         "  efficiency: {matmul: {value: 1}, attention: {value: 1}, memory: {value: 1}}\nlinks:\n"
+      << "  intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}\n"
+      << "  inter: {latency: {value: 10us}, bandwidth: {value: 100MB/s}}\n"
+      << more;
   const engine::Run run =
       engine::parse_run(std::string("{model: {config: ") + kModel +
                             "}, train: {global_batch: " + std::to_string(batch) + ", seq_len: 32}}",

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "sim/interval.h"
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"
 #include "tests/cluster_util.h"
@@ -285,9 +286,9 @@ TEST(Simulator, ProvenanceIsWeightedByTime) {
   // Timed tasks are 1 % off; links and analytic times have the ends of a file without errors.
   EXPECT_NEAR(r.provenance.judged, 60.0 / 86, 1e-12);
   EXPECT_NEAR(1.0 * r.interval.low_ns / r.step_ns, 1 - (60 * 0.01 + 26 * 0.3) / 86, 1e-4);
-  EXPECT_NEAR(1.0 * r.interval.high_ns / r.step_ns, 1 + (60 * 0.01 + 26 * 0.7) / 86, 1e-4);
+  EXPECT_NEAR(1.0 * r.interval.high_ns / r.step_ns, 1 + (60 * 0.01 + 26 * 1.6) / 86, 1e-4);
   EXPECT_TRUE(r.interval.timed);
-  EXPECT_NE(r.interval.why.find("+-1.0 % over 70 % of the time; -30 to +70 % over the rest"),
+  EXPECT_NE(r.interval.why.find("+-1.0 % over 70 % of the time; -30 to +160 % over the rest"),
             std::string::npos)
       << r.interval.why;
 }
@@ -327,7 +328,55 @@ TEST(Simulator, AddsTheTimeOfTheFrameworkAndGivesAnInterval) {
   const SimReport bare = simulate(p, CostModel(toy(), std::nullopt, 1), o);
   EXPECT_EQ(bare.step_ns, 43000);
   EXPECT_LT(1.0 * bare.interval.low_ns / bare.step_ns, 0.8);
-  EXPECT_GT(1.0 * bare.interval.high_ns / bare.step_ns, 1.25);
+  EXPECT_GE(1.0 * bare.interval.high_ns / bare.step_ns, 2.6);
+  EXPECT_NE(bare.interval.why.find("up to 2.6 times too fast"), std::string::npos)
+      << bare.interval.why;
+}
+
+/// Steps unlike those that the file was compared with have wider ends, and the reasons.
+TEST(Simulator, IntervalsAreWiderForStepsUnlikeThePublishedOnes) {
+  Cluster c = toy();
+  c.device.name = "B200";
+  c.accuracy = {"datasheet", 0.8, 1.25, {}, {"a"}, 0, 0.1, "s", "H100", 64};
+  c.accuracy.in_view = true;
+  const auto interval = [&](int64_t ranks, bool experts) {
+    return interval_of(c, {}, {1000000, ranks, experts});
+  };
+  const Interval other = interval(64, false);
+  EXPECT_NEAR(1e-6 * other.low_ns, 0.8 / 1.3, 1e-5);
+  EXPECT_NEAR(1e-6 * other.high_ns, 1.25 * 1.3, 1e-5);
+  for (const char* part : {"1 published step of H100 in view while the file was made",
+                           "wider by 1.3 times as B200 is another device than H100"}) {
+    EXPECT_NE(other.why.find(part), std::string::npos) << other.why;
+  }
+  c.device.name = "NVIDIA H100 80GB HBM3";
+  EXPECT_EQ(interval(256, false).high_ns, 1250000);
+  EXPECT_EQ(interval(256, false).why.find("wider"), std::string::npos);
+  const Interval many = interval(4096, false);
+  EXPECT_EQ(many.low_ns, 800000);
+  EXPECT_NEAR(1e-6 * many.high_ns, 1.25 * 1.15, 1e-5);
+  EXPECT_NE(many.why.find("as they have up to 64 ranks, and this has 4096"), std::string::npos)
+      << many.why;
+  const Interval experts = interval(8, true);
+  EXPECT_NEAR(1e-6 * experts.high_ns, 1.25 * 1.3, 1e-5);
+  EXPECT_NE(experts.why.find("none of these steps has experts"), std::string::npos);
+  c.accuracy.experts = true;
+  EXPECT_EQ(interval(8, true).high_ns, 1250000);
+}
+
+/// A collective has the error of its links, if that is of groups as large.
+TEST(Simulator, CollectivesHaveTheIntervalOfTheirLinks) {
+  Cluster c = toy();
+  c.links.intra.held_out = {0.05, 0.1, 8, "s"};
+  cost::GroupShape shape;
+  shape.members = shape.per_node = 8;
+  const Interval known = interval_of_collective(c, shape, {1000000, 8});
+  EXPECT_EQ(known.low_ns, 900000);
+  EXPECT_EQ(known.high_ns, 1100000);
+  EXPECT_NE(known.why.find("5.0 % in the mean"), std::string::npos) << known.why;
+  shape.members = 16;
+  shape.nodes = 2;
+  EXPECT_EQ(interval_of_collective(c, shape, {1000000, 16}).low_ns, 700000);
 }
 
 /// Nodes of another file, with wider errors, no price, and a host that launches tasks in another

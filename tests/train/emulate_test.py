@@ -27,7 +27,8 @@ name: slow
 nodes: 1
 devices_per_node: 2
 device: {name: slow one, memory: {value: 1GiB}, memory_bandwidth: {value: 1GB/s}, launch: {value: 500us},
-         peak: {f32: {value: 1GFLOP/s}, f64: {value: 1GFLOP/s}}}
+         peak: {f32: {value: 1GFLOP/s}, f64: {value: 1GFLOP/s}},
+         efficiency: {matmul: {value: 1}, attention: {value: 1}, memory: {value: 1}}}
 links: {intra: {latency: {value: 1us}, bandwidth: {value: 1GB/s}},
         inter: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}}
 """

@@ -193,7 +193,8 @@ class Chakra(unittest.TestCase):
 name: two
 nodes: 2
 devices_per_node: 1
-device: {name: d, memory: {value: 1GB}, memory_bandwidth: {value: 100GB/s}, peak: {f32: {value: 1TFLOP/s}}}
+device: {name: d, memory: {value: 1GB}, memory_bandwidth: {value: 100GB/s}, peak: {f32: {value: 1TFLOP/s}},
+         efficiency: {matmul: {value: 1}, attention: {value: 1}, memory: {value: 1}}}
 links: {intra: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}, inter: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}}
 heterogeneous_nodes: [{first: 1, speed: 0.5}]
 """)

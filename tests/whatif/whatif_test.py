@@ -267,6 +267,8 @@ class Whatif(unittest.TestCase):
         expected = [time(lambda k: 2 if k == "forward-compute" else 1), time(lambda k: 4 if "grads" in k else 1),
                     time(lambda k: 2 if k == "forward-compute" else 4 if "grads" in k else 1)]
         self.same({"T": [s["T"] for s in found["scaled"]]}, {"T": expected[:2] + expected[2:]}, 1e-6)
+        self.assertIn("no interval is known", found["scaled_note"])
+        self.assertIn("no interval is known", run(self.path(), *words).stdout)
         surface = found["surface"]
         at = surface["T"][surface["bandwidth"].index(2)][surface["compression"].index(4)]
         alone = {"forward-compute", "backward-compute", "optimizer", "gc"}
@@ -489,6 +491,7 @@ class Whatif(unittest.TestCase):
                 text = run(self.path()).stdout
                 time = f"{usual} us" if usual < 1000 else f"{usual / 1e3:.3g} ms"
                 self.assertIn(f"cause     pauses: without it {time} a step", text)
+                self.assertRegex(text, rf"as fast \(interval {named['gain'] - 0.06:.2f} to {named['gain'] + 0.06:.2f}: ")
                 self.assertEqual("S does not show it" in text, found["S"] < 1.1)
 
     def test_pauses_that_cannot_be_told(self):

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/inputs.h"
+#include "cost/datasheets.h"
 #include "cost/known_clusters.h"
 #include "cost/link_errors.h"
 #include "cost/link_fit.h"
@@ -72,7 +73,7 @@ Logs read_logs(const ImportOptions& options) {
       logs.assumed.push_back(file + ": " + what);
     }
     for (const std::string& what : log.doubtful) {
-      log_warning("{}: the numbers of nodes do not add up: {}", file, what);
+      log_warning("{}: the numbers do not add up: {}", file, what);
     }
     if (logs.device.empty()) {
       logs.device = log.device;
@@ -97,11 +98,15 @@ Logs read_logs(const ImportOptions& options) {
   return logs;
 }
 
-/// Warns of logs of a device of another kind than the cluster's, judged by their names.
+/// Returns whether the logs name a device of another model than the cluster's.
+bool is_other_device(const Logs& logs, const cost::Cluster& base) {
+  const std::string of_logs = cost::device_model(logs.device);
+  return !of_logs.empty() && of_logs != cost::device_model(base.device.name);
+}
+
+/// Warns of logs of a device of another model than the cluster's.
 void warn_of_devices(const Logs& logs, const cost::Cluster& base) {
-  const std::string of_logs = cost::known_cluster_of(logs.device);
-  const std::string of_base = cost::known_cluster_of(base.device.name);
-  if (!of_logs.empty() && !of_base.empty() && of_logs != of_base) {
+  if (is_other_device(logs, base)) {
     log_warning(
         "the logs are of {}, --cluster is of {}: values without a measurement stay the "
         "latter's",
@@ -130,7 +135,8 @@ cost::Cluster base_of(const ImportOptions& options, const Logs& logs) {
   return cost::known_cluster(name);
 }
 
-/// "imported": sizes as the logs have them.
+/// Names the cluster after its file. Errors on published steps stay only where the logs are of the
+/// device that the base describes.
 void adapt(const Logs& logs, const std::string& out, cost::Cluster* cluster) {
   if (logs.devices_per_node > cluster->devices_per_node) {
     fail(kImport, "the logs have {} ranks on a node, {} has {}; try another --cluster",
@@ -142,6 +148,32 @@ void adapt(const Logs& logs, const std::string& out, cost::Cluster* cluster) {
     name.resize(name.size() - 5);
   }
   cluster->name = out == "-" || name.empty() ? "imported" : name;
+  if (is_other_device(logs, *cluster)) {
+    cluster->accuracy = {};
+  }
+}
+
+/// Writes the held-out errors of the links that were fitted into the cluster.
+void keep_errors(const std::vector<cost::GroupError>& errors, const std::string& source,
+                 const std::vector<std::string>& fitted, cost::Cluster* cluster) {
+  for (const bool inter : {false, true}) {
+    const char* const name = inter ? "links.inter" : "links.intra";
+    if (std::find(fitted.begin(), fitted.end(), name) == fitted.end()) continue;
+    cost::LinkErrors found;
+    double sum = 0, groups = 0;
+    for (const cost::GroupError& error : errors) {
+      if (error.links_given || (error.nodes > 1) != inter) continue;
+      sum += error.mean;
+      ++groups;
+      found.worst = std::max(found.worst, error.worst);
+      found.ranks = std::max<int64_t>(found.ranks, error.ranks);
+    }
+    if (groups > 0) {
+      found.mean = sum / groups;
+      found.source = source;
+    }
+    (inter ? cluster->links.inter : cluster->links.intra).held_out = found;
+  }
 }
 
 std::vector<std::string> all_dropped(const Logs& logs, const cost::LinkFit& fit) {
@@ -155,6 +187,15 @@ void warn_of(const std::vector<cost::GroupError>& errors) {
   constexpr double kAbsurd = 1;
   for (const cost::GroupError& e : errors) {
     if (e.mean <= kAbsurd) continue;
+    if (e.links_given) {
+      log_warning(
+          "nothing judges the fit of {} of {} ranks on {}: of the {}, fewer than four times show "
+          "its "
+          "links, too few to fit; scaled or by the links given they are {:.0f} % off",
+          e.op, e.ranks, counted(e.nodes, "node"),
+          e.predicted_from.substr(0, e.predicted_from.find(',')), 100 * e.mean);
+      continue;
+    }
     log_warning(
         "{} of {} ranks on {} is predicted {:.0f} % off from {}: its times, or the others, are not "
         "those of one cluster, or not times",
@@ -222,6 +263,7 @@ int import_logs(const ImportOptions& options) {
       logs.kept_back.empty() ? cost::held_out(base, logs.fitted)
                              : cost::errors_of(fit.cluster, logs.kept_back, "the rest");
   warn_of(errors);
+  keep_errors(errors, "held-out times of " + logs.names, fit.fitted, &fit.cluster);
   for (const std::string& doubt : fit.doubts) {
     log_warning("{}", doubt);
   }

@@ -135,14 +135,17 @@ std::string rate_text(double bytes_per_s) {
   return fmt::format("{:.2f} {}/s", bytes_per_s, units[unit]);
 }
 
-/// Returns the interval of a collective of `seconds`: that of whole steps on the cluster. Timings
-/// of a profile have none.
-sim::Interval interval_of(const cost::CostModel& costs, double seconds) {
+/// Returns the interval of a collective of `seconds`: that of the errors of its links, or else that
+/// of whole steps on the cluster. Timings of a profile have none.
+sim::Interval interval_of(const cost::CostModel& costs, const cost::GroupShape& shape,
+                          double seconds) {
   if (costs.calibrated()) {
     return {0, 0, "none: a profile has no error of single collectives", false};
   }
-  return sim::interval_of(costs.cluster(), {}, std::llround(seconds * 1e9),
-                          costs.cluster().capacity());
+  // Collectives of nodes of several files: of all ranks, as the group may lie anywhere.
+  const int64_t ranks = costs.cluster().heterogeneous_nodes.empty() ? int64_t{shape.members}
+                                                                    : costs.cluster().capacity();
+  return sim::interval_of_collective(costs.cluster(), shape, {std::llround(seconds * 1e9), ranks});
 }
 
 void write_interval(JsonWriter& json, const sim::Interval& interval) {
@@ -154,13 +157,13 @@ void write_interval(JsonWriter& json, const sim::Interval& interval) {
   json.member("why", interval.why).end();
 }
 
-void print_interval(const cost::CostModel& costs) {
-  fmt::print("interval of each: {}\n", interval_of(costs, 1).why);
+void print_interval(const cost::CostModel& costs, const cost::GroupShape& shape) {
+  fmt::print("interval of each: {}\n", interval_of(costs, shape, 1).why);
 }
 
 void print_json(const std::vector<double>& sizes,
                 const std::vector<std::vector<cost::AlgorithmTime>>& all,
-                const cost::CostModel& costs) {
+                const cost::CostModel& costs, const cost::GroupShape& shape) {
   JsonWriter json({.indent = 1, .digits = 9});
   json.array();
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -170,7 +173,7 @@ void print_json(const std::vector<double>& sizes,
     json.member("protocol", time.short_messages ? "short" : "long");
     json.member("start_us", time.start_s * 1e6).member("latency_us", time.latency_s * 1e6);
     json.member("data_us", time.data_s * 1e6).member("busiest", time.busiest);
-    write_interval(json, interval_of(costs, time.seconds()));
+    write_interval(json, interval_of(costs, shape, time.seconds()));
     json.end();
   }
   fmt::print("{}\n", json.end().take());
@@ -229,7 +232,7 @@ std::vector<planner::SumOption> possible_sums(const cost::CostModel& costs,
 
 void print_sums(const OpOptions& options, const std::vector<double>& sizes,
                 const std::vector<planner::SumOption>& all, const planner::SumCosts& costs,
-                const cost::CostModel& of_cluster) {
+                const cost::CostModel& of_cluster, const cost::GroupShape& shape) {
   if (options.json) {
     JsonWriter json({.indent = 1, .digits = 9});
     json.array();
@@ -240,7 +243,7 @@ void print_sums(const OpOptions& options, const std::vector<double>& sizes,
       json.member("plain_us", plain_of(sums).seconds * 1e6);
       json.member("way", to_string(*sums.front().option));
       json.member("plain_way", to_string(*plain_of(sums).option));
-      write_interval(json, interval_of(of_cluster, sums.front().seconds));
+      write_interval(json, interval_of(of_cluster, shape, sums.front().seconds));
       json.end();
     }
     fmt::print("{}\n", json.end().take());
@@ -255,7 +258,7 @@ void print_sums(const OpOptions& options, const std::vector<double>& sizes,
       if (!options.all_ways) break;
     }
   }
-  print_interval(of_cluster);
+  print_interval(of_cluster, shape);
 }
 
 /// An all-reduce of a gradient by every way of the tree of options (planner/codecs/sum_options.h).
@@ -283,7 +286,7 @@ int simulate_sum(const OpOptions& options, const std::vector<double>& sizes,
                costs.cluster().knows_hosts() ? "" : " (of hosts the cluster says nothing)");
   }
   print_sums(options, sizes, all, planner::SumCosts(costs, shape.nodes, shape.per_node, codec),
-             costs);
+             costs, shape);
   return 0;
 }
 
@@ -314,13 +317,13 @@ int simulate_op(const OpOptions& options) {
     }
   }
   if (options.json) {
-    print_json(sizes, all, costs);
+    print_json(sizes, all, costs, shape);
     return 0;
   }
   fmt::print("{} of {} on {} of {}\n", op.name, counted(static_cast<int64_t>(group.size()), "rank"),
              counted(shape.nodes, "node"), cluster.name);
   print_table(sizes, all, options.all_ways);
-  print_interval(costs);
+  print_interval(costs, shape);
   return 0;
 }
 
