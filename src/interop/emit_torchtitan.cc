@@ -68,11 +68,9 @@ class JobFile {
   explicit JobFile(const engine::Run& run) : run_(run), plan_(run.config.plan) {}
 
   Emitted emitted() {
-<<<<<<< HEAD
-    expect_expressed(run_, kTrainer, {"train.schedule", "plan.shard.reshard_after_backward"});
-=======
-    expect_expressed(run_, kTrainer, {"train.schedule", "plan.recompute_products"});
->>>>>>> peak-memory
+    expect_expressed(
+        run_, kTrainer,
+        {"train.schedule", "plan.shard.reshard_after_backward", "plan.recompute_products"});
     if (const std::string& schedule = run_.config.train.schedule;
         schedule != "linear" && schedule != "cosine") {
       refuse_key(run_, kTrainer, "train.schedule", schedule, "linear or cosine");

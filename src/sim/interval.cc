@@ -19,12 +19,6 @@ namespace {
 /// typical ones in products; datasheets with assumed shares of 0.7 to 0.85 were up to 2.6 times too
 /// fast on published steps.
 constexpr double kUnknownLow = 0.7, kUnknownHigh = 2.6;
-/// Factors by which the ends are wider for steps unlike those of `accuracy`.
-constexpr double kOtherDevice = 1.3;  // typical shares of A100s are 1.3 times those of H100s
-constexpr double kExperts = 1.3;      // assumed: grouped products and exchanges
-/// Published steps keep 0.86 to 0.89 of their speed on 1,024 to 12,288 devices
-/// (megascale-a100.yaml).
-constexpr double kManyRanks = 1.15;
 /// Ranks over those of the steps from which they are many more.
 constexpr int64_t kManyTimes = 4;
 /// A smaller share of the time does not count.
@@ -68,35 +62,28 @@ struct Ends {
   std::string why;
 };
 
-/// Returns the ends of one file, wider where the step is unlike those of its `accuracy`.
+/// Returns the ends of one file. Their grounds name what is unlike the steps of its `accuracy`: no
+/// published step says by how much the ends would have to be wider.
 Ends ends_of(const JudgedNodes& nodes, const JudgedStep& step) {
   const cost::Accuracy& accuracy = *nodes.accuracy;
   if (!accuracy.given()) return {kUnknownLow, kUnknownHigh, basis_of(nodes)};
-  Ends ends{accuracy.low, accuracy.high, basis_of(nodes)};
-  std::vector<std::string> reasons;
+  std::vector<std::string> unlike;
   if (!accuracy.device.empty() &&
       cost::device_model(accuracy.device) != cost::device_model(nodes.device->name)) {
-    ends.low /= kOtherDevice;
-    ends.high *= kOtherDevice;
-    reasons.push_back(fmt::format("{:g} times as {} is another device than {}", kOtherDevice,
-                                  nodes.device->name, accuracy.device));
+    unlike.push_back(fmt::format("on {}", nodes.device->name));
   }
   if (step.has_experts && !accuracy.experts) {
-    ends.low /= kExperts;
-    ends.high *= kExperts;
-    reasons.push_back(fmt::format("{:g} times as none of these steps has experts", kExperts));
+    unlike.push_back("with experts");
   }
   if (accuracy.ranks > 0 && step.ranks > kManyTimes * accuracy.ranks &&
       !nodes.framework->speed_by_devices.given()) {
-    ends.high *= kManyRanks;
-    reasons.push_back(
-        fmt::format("{:g} times (the high end) as they have up to {}, and this has {}", kManyRanks,
-                    counted(accuracy.ranks, "rank"), step.ranks));
+    unlike.push_back(fmt::format("on more than {}", counted(accuracy.ranks, "rank")));
   }
-  if (!reasons.empty()) {
-    ends.why += "; wider by " + join(reasons, ", ");
+  std::string why = basis_of(nodes);
+  if (!unlike.empty()) {
+    why += "; none of these steps is " + join(unlike, ", nor ");
   }
-  return ends;
+  return {accuracy.low, accuracy.high, std::move(why)};
 }
 
 /// Returns the widest ends of the files whose devices the step's ranks have.
