@@ -113,7 +113,7 @@ LLAMA3_8B = llama(32, 4096, 32, 8, 14336, 128256, positions=524288)
 LLAMA3_70B = llama(80, 8192, 64, 8, 28672, 128256, positions=524288)
 LLAMA3_405B = llama(126, 16384, 128, 8, 53248, 128256, positions=524288)
 LLAMA2_7B = llama(32, 4096, 32, 32, 11008, 32000)
-# Of single ops: all products but every second one of a layer are kept (torchtitan, activation_checkpoint.py).
+# Selective recomputation by single ops: all products but every second one of a layer are kept (torchtitan, activation_checkpoint.py).
 SELECTIVE = {"recompute": "selective", "recompute_products": 2}
 LLAMA2_13B = llama(40, 5120, 40, 40, 13824, 32000)
 LLAMA2_70B = llama(80, 8192, 64, 8, 28672, 32000)
