@@ -231,8 +231,8 @@ void declare_plan_convert(Args& args) {
   add_emit(args, &options->emit, "format to write, megatron or torchtitan; default: a run.yaml");
   args.option("--out", "FILE", &options->out, "file to write [-: standard output]");
   args.example(
-      "hocket plan convert configs/qwen3-30b-a3b.yaml --set plan.shard.params=all --set "
-      "plan.shard.grads=all --emit torchtitan --out job.toml",
+      "hocket plan convert configs/qwen3-30b-a3b.yaml --set plan.pp=1 --set plan.shard.params=all "
+      "--set plan.shard.grads=all --emit torchtitan --out job.toml",
       "a job file of torchtitan; --from torchtitan reads it");
   args.run([options] { return convert(*options); });
 }
