@@ -25,7 +25,7 @@ CLUSTERS = os.path.join(ROOT, "configs", "clusters")
 # machine -> cluster files that stand for it: its own, if there is one, and the datasheet's
 MACHINES = {"mosaic-h100": ["mosaic-h100", "h100-64x8"], "mosaic-a100": ["mosaic-a100", "a100-16x8"],
             "torchtitan-h100": ["grand-teton-h100"], "torchtitan-a100": ["a100-16x8"], "trainy-h200": ["h200-ethernet-3to1"],
-            "selene": ["selene-a100"], "modelzoo": ["modelzoo-h100"], "nemo-h100": ["dgx-h100-superpod"],
+            "selene": ["selene-a100"], "modelzoo": ["modelzoo-h100"], "nemo-h100": ["nemo-h100", "dgx-h100-superpod"],
             "dgx2-v100": ["aws-p3dn-v100"]}
 
 
@@ -68,7 +68,7 @@ def peak_of(found, cluster):
 
 def run_of(row):
     return {"model": {"config": row.model, "dtype": "bf16", "float8": row.float8},
-            "train": {"global_batch": row.batch, "seq_len": row.seq_len, "dropout": row.dropout},
+            "train": {"global_batch": row.batch, "seq_len": row.seq_len, "dropout": row.dropout, "grad_dtype": row.grad_dtype},
             "plan": {"ranks_per_node": 8, **row.plan}}
 
 

@@ -24,6 +24,7 @@ class Published:
     flops: float = 0.0  # of a step by the source's own formula, for TFLOP/s
     memory_gib: float = 0.0  # published peak of a GPU; 0: none
     fitted: bool = False
+    grad_dtype: str = "f32"  # train.grad_dtype
     device: dict = field(default_factory=dict)
     shares: dict = field(default_factory=dict)
 
@@ -221,7 +222,10 @@ def steps(machine, rows):
 
 
 # NVIDIA NeMo, docs/source/performance/performance_summary.md (commit 070a0bb, container 24.07): pretraining in float8 on
-# DGX H100. GPUs, batch, micro-batch, tokens, tp, pp, cp, chunks, tokens/s/GPU.
+# DGX H100. GPUs, batch, micro-batch, tokens, tp, pp, cp, chunks, tokens/s/GPU. The page's TFLOP/s over its tokens/s agree with the
+# models here. NVIDIA/NeMo-Framework-Launcher, examples/training, *_fp8*.sh: grad_sync_dtype=bf16 for GPT3, LLAMA2 and LLAMA3, not for
+# Nemotron. NeMo's distributed optimizer accumulates in that type, too (grad_reduce_in_fp32 only for fp32). Its launcher_scripts/conf/training
+# have no dropout and no recomputation.
 NEMO_MODELS = {"GPT3-5B": gpt(24, 4096, 32, 51200, False), "GPT3-20B": gpt(44, 6144, 48, 51200, False),
                "GPT3-175B": gpt(96, 12288, 96, 51200, False), "LLAMA2-7B": LLAMA2_7B, "LLAMA2-13B": LLAMA2_13B,
                "LLAMA2-70B": LLAMA2_70B, "Nemotron-8B": gpt(32, 4096, 32, 256000, False),
@@ -249,7 +253,8 @@ def nemo():
         if pp > 1:
             plan.update({"pp_chunks": chunks, "pp_schedule": "interleaved"})
         rows.append(Published("nemo-h100", f"NeMo {words[0]}, {gpus} GPUs, float8", figure, "tokens/s/GPU",
-                              NEMO_MODELS[words[0]], seq, batch, plan, float8=True))
+                              NEMO_MODELS[words[0]], seq, batch, plan, float8=True,
+                              grad_dtype="f32" if words[0].startswith("Nemotron") else "model"))
     return rows
 
 
