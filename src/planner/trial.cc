@@ -365,15 +365,6 @@ std::optional<Outcome> Trial::extrapolate(const PlanCandidate& plan, const Searc
 
 namespace {
 
-/// Returns the bytes that a rank of a class has for logits of the trainer that no task has.
-int64_t logits_bytes(const program::Program& program, const cost::CostModel& costs, size_t cls) {
-  double most = 0;
-  for (const program::Task& task : program.classes[cls].tasks) {
-    most = std::max(most, costs.logits_bytes(program.kind(task)));
-  }
-  return std::llround(most);
-}
-
 void set_interval(const sim::SimReport& report, Outcome* outcome) {
   const auto step_ns = static_cast<double>(std::max<int64_t>(1, report.step_ns));
   outcome->low = static_cast<double>(report.interval.low_ns) / step_ns;
@@ -428,7 +419,7 @@ std::optional<Outcome> Trial::simulate_micro_batches(const PlanCandidate& plan,
     }
     for (size_t cls = 0; cls < report.memory.size(); ++cls) {
       const program::Memory& memory = report.memory[cls];
-      const int64_t bytes = memory.total() + logits_bytes(compiled.program, costs, cls);
+      const int64_t bytes = memory.total() + report.logits_bytes[cls];
       if (bytes > outcome.bytes) {
         outcome.bytes = bytes;
         outcome.input_bytes = memory.inputs_outputs;

@@ -584,6 +584,7 @@ void describe_memory(const Program& program, const CostModel& costs, SimReport& 
       least = device.plannable() < least->plannable() ? &device : least;
     }
     const double logits = logits_bytes(program, costs, cls, report.memory[cls].step_buffers);
+    report.logits_bytes.push_back(std::llround(logits));
     double bytes = least->plannable();
     if (bytes > 0) {
       bytes = std::max(1.0, bytes - logits);

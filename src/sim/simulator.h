@@ -101,7 +101,8 @@ struct SimReport {
   std::vector<program::Memory> memory;  ///< planned, of a rank of every class
   /// Memory that a plan may take, per class, of the smallest device among its ranks, in bytes.
   std::vector<int64_t> device_memory;
-  int64_t memory_reserve = 0;  ///< bytes kept beside plans: device.reserve, framework.logits
+  int64_t memory_reserve = 0;         ///< bytes kept beside plans: device.reserve, framework.logits
+  std::vector<int64_t> logits_bytes;  ///< of a trainer (Framework::logits), beyond a class's plan
   std::vector<int64_t> memory_with_reserve;  ///< bytes of a device that a rank of every class takes
   int64_t whole_memory = 0;  ///< bytes of the smallest device, with the reserve; 0: unknown
   program::Kernels kernels = program::Kernels::on_copies;  ///< of its devices

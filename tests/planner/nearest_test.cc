@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <string>
 
 #include "planner/search.h"
 #include "run/config.h"
@@ -148,16 +149,22 @@ TEST(Families, HaveTheirCustomaryPlanSimulated) {
   EXPECT_TRUE(with.contains(Family::fsdp));
 }
 
+/// A plan's memory has the logits of the trainer beside what lives at the loss, by the rule of
+/// `simulate`: never more than all of them beside the plan's peak.
 TEST(Memory, HasTheLogitsOfTheTrainer) {
-  const Trial bare = trial_with_memory("1GB");
-  const Trial with = trial_with_memory(
-      "1GB",
-      "framework: {step: {value: 0s}, logits: {memory: {value: 6}, traffic: {value: 30}}}\n");
-  const auto never = [] { return false; };
-  const PlanCandidate plan{.dp = 4, .micro_batch = 2};
-  const int64_t bytes = bare.simulate(plan, bare.space({}), never)->bytes;
-  const int64_t logits = 2 * 256 * 64;
-  EXPECT_EQ(with.simulate(plan, with.space({}), never)->bytes, bytes + 6 * logits);
+  const auto bytes_with = [](int64_t each) {
+    const Trial trial = trial_with_memory(
+        "1GB", "framework: {step: {value: 0s}, logits: {memory: {value: " + std::to_string(each) +
+                   "}, traffic: {value: 30}}}\n");
+    const PlanCandidate plan{.dp = 4, .micro_batch = 2};
+    return trial.simulate(plan, trial.space({}), [] { return false; })->bytes;
+  };
+  constexpr int64_t kLogits = 2 * 256 * 64;
+  const int64_t none = bytes_with(0);
+  EXPECT_LE(bytes_with(6), none + 6 * kLogits);
+  EXPECT_GT(bytes_with(600), none);
+  EXPECT_LT(bytes_with(600), none + 600 * kLogits);
+  EXPECT_EQ(bytes_with(606) - bytes_with(600), 6 * kLogits);
 }
 
 }  // namespace
