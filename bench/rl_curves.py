@@ -35,8 +35,8 @@ TASKS = {
     "reverse": (["reverse"], {}),
     "sort": (["sort"], {}),
     "addition": (["addition", "--reversed"], {}),
-    "countdown": (["countdown"], {"train.steps": 150}),
-    "countdown-products": (["countdown", "--operators", "+-*"], {"train.steps": 300}),
+    "countdown": (["countdown"], {}),
+    "countdown-products": (["countdown", "--operators", "+-*"], {}),
     "multi-addition": (["multi_addition"], {}),
 }
 # DAPO with four updates a step: with one, every ratio is 1, and none is clipped.

@@ -63,7 +63,7 @@ const std::vector<TaskKind>& task_kinds() {
       {"multi_addition", "sum of several numbers, step by step", 1, 12, 8, 64, 8192,
        "{type: exact, extract: \"after:=\"}", "{type: exact, extract: answer}", 400, 400, kLr,
        kEntropy, nullptr, make_multi_addition_task},
-      {"countdown", "an expression of given numbers that has a given value", 1, 3, 3, 6, 1100,
+      {"countdown", "an expression of given numbers that has a given value", 1, 3, 3, 6, 3000,
        "{type: countdown, extract: all}", "{type: countdown, extract: answer}", 200, 400, kLr,
        kEntropy, nullptr, make_countdown_task},
   };

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/rng.h"
 #include "rl/tasks.h"
@@ -44,24 +43,20 @@ class CountdownTask : public Task {
     return {prompt_of(numbers, target), draw_expression(numbers, rng), key_of(numbers, target)};
   }
   int64_t longest_prompt() const override {
-    return count_ * (digits_ + 1) + count_ * digits_ + 1;  // a product of all has the most digits
+    // A product of all numbers has the most digits.
+    return count_ * (digits_ + 1) + count_ * digits_ + 2;
   }
   int64_t longest_answer() const override { return count_ * (digits_ + 1) - 1; }
 
  private:
-  /// Draws numbers, and a target that is the value of an expression of them. The sum of all, which
-  /// every order gives, is a target only if there are no other operators.
+  /// Draws numbers, and a target: the value of a random expression of them, which may be negative.
   int64_t draw_target(Rng* rng, std::vector<int64_t>* numbers, std::string* solution) const {
-    for (;;) {
-      numbers->clear();
-      for (int64_t i = 0; i < count_; ++i) {
-        numbers->push_back(rng->between(1, largest_));
-      }
-      *solution = draw_expression(*numbers, rng);
-      const int64_t target = value_of_expression(*solution);
-      const bool is_sum = target == std::accumulate(numbers->begin(), numbers->end(), int64_t{0});
-      if (target >= 0 && (!is_sum || operators_ == "+")) return target;
+    numbers->clear();
+    for (int64_t i = 0; i < count_; ++i) {
+      numbers->push_back(rng->between(1, largest_));
     }
+    *solution = draw_expression(*numbers, rng);
+    return value_of_expression(*solution);
   }
   std::string draw_expression(std::vector<int64_t> numbers, Rng* rng) const {
     rng->shuffle(numbers);

@@ -29,6 +29,17 @@ int64_t draw_number(int64_t digits, Rng* rng) {
 
 int64_t digits_of(int64_t number) { return static_cast<int64_t>(std::to_string(number).size()); }
 
+/// Returns a number of the same digits in a random order, the first of them not 0. Of one digit:
+/// any.
+int64_t with_shuffled_digits(int64_t number, Rng* rng) {
+  std::string digits = std::to_string(number);
+  if (digits.size() == 1) return draw_number(1, rng);
+  do {
+    rng->shuffle(digits);
+  } while (digits[0] == '0');
+  return std::stoll(digits);
+}
+
 /// Returns numbers in their order as a key that does not depend on it.
 std::string key_of(std::vector<int64_t> numbers) {
   std::sort(numbers.begin(), numbers.end());
@@ -54,7 +65,7 @@ class AdditionTask : public Task {
     return out;
   }
   /// Three of four examples have shorter numbers, and are right. The completion of the others is
-  /// the sum of two other numbers with as many digits.
+  /// the sum of their numbers with shuffled digits: which digits belong together is left to learn.
   WarmUpExample draw_warm_up(Rng* rng) const override {
     if (digits_ > 1 && rng->below(4) < 3) {
       const int64_t first = draw_number(rng->between(1, digits_ - 1), rng);
@@ -66,7 +77,7 @@ class AdditionTask : public Task {
     if (std::max(digits_of(first), digits_of(second)) < digits_) {
       second = draw_number(digits_, rng);
     }
-    const int64_t other = draw_number(digits_of(first), rng) + draw_number(digits_of(second), rng);
+    const int64_t other = with_shuffled_digits(first, rng) + with_shuffled_digits(second, rng);
     return {fmt::format("{}+{}=", first, second), written(other), key_of({first, second})};
   }
   int64_t longest_prompt() const override { return 2 * digits_ + 2; }
