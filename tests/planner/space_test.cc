@@ -359,7 +359,10 @@ TEST(PlanSpace, MessagesBlockWhereAnotherTrainerWaits) {
 }
 
 TEST(PlanSpace, ParametersAreGatheredOnceWhereAnotherTrainerLacksZero1) {
-  SearchSpace space{.ranks = 4, .ranks_per_node = 4, .global_batch = 8, .seq_len = 32};
+  SearchSpace space;
+  space.ranks = space.ranks_per_node = 4;
+  space.global_batch = 8;
+  space.seq_len = 32;
   const PlanCandidate mesh{.pp = 2, .dp = 2, .micro_batch = 1};
   const auto plans = [&] {
     std::vector<PlanCandidate> found;
