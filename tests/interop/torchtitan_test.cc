@@ -389,6 +389,7 @@ TEST(Torchtitan, ExpertsLieWhereItsMeshHasThem) {
   plan.shard = planner::kGatheredOnce;
   EXPECT_TRUE(titan(plan));
   EXPECT_TRUE(megatron(plan));
+  EXPECT_FALSE(expressed_by_megatron(run_with("dp: 8, overlap_param_gather: false"))(plan));
   plan.pp = 1;  // where torchtitan frees them after each micro-batch
   EXPECT_FALSE(titan(plan));
   const std::string piped = "pp: 2, dp: 4, shard: {params: all, ";

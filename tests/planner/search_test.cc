@@ -541,7 +541,6 @@ TEST(PlanSearch, KeepsExactlyThePlansWritableForAnotherTrainer) {
       {kDense, "model.dtype=f32"},
       {kMoe, "model.dtype=bf16"},
       {kDense, "plan.overlap_p2p_comm=true"},
-      {kDense, "plan.overlap_param_gather=false"},
       {kDense, "plan.shard.reshard_after_forward=false"}};
   for (const auto& [model, key] : cases) {
     const Trial of = trial(model, cluster, 8, model == kDense ? 4096 : 512, {key});
