@@ -428,7 +428,7 @@ std::vector<Pipeline> pipelines(const SearchSpace& space, const PlanCandidate& m
 namespace {
 
 /// Returns whether another trainer lacks ZeRO-1 for a plan. Else parameters that are gathered once
-/// gain nothing: a step takes the same within 0.5 % (16 and 64 H100), and a rank holds its parts
+/// gain nothing: a step takes the same within 0.4 % (16 and 64 H100), and a rank holds its parts
 /// of parameters beside the whole ones.
 bool lacks_zero1(const SearchSpace& space, PlanCandidate plan) {
   plan.shard = kZero1;
