@@ -409,12 +409,14 @@ std::function<bool(const planner::PlanCandidate&)> expressed_by_megatron(const e
   const bool late_sums = passes.text("overlap_param_gather") == "true" &&
                          passes.text("overlap_grad_reduce") == "false";
   const bool no_fsdp = late_sums || !run.config.plan.shard.reshard_after_forward;
+  const bool gathers_once = !late_sums && passes.text("overlap_param_gather") == "true";
   const int64_t experts = run.model.num_experts;
-  return [overlaps, no_fsdp, experts](const planner::PlanCandidate& plan) {
+  return [=](const planner::PlanCandidate& plan) {
     const std::string_view name = parallel::built_in_schedules()[plan.schedule].name;
     const bool has_pipeline = plan.pp == 1 || (has_schedule(name) && !(overlaps && name == "1f1b"));
-    const bool has_shards =
-        plan.shard != planner::kHybrid && !(no_fsdp && plan.shard == planner::kZero3);
+    const bool has_shards = plan.shard != planner::kHybrid &&
+                            !(no_fsdp && plan.shard == planner::kZero3) &&
+                            (gathers_once || plan.shard != planner::kGatheredOnce);
     const bool has_experts =
         experts == 0 || (experts % plan.ep == 0 && (plan.tp == 1 || plan.sequence_parallel));
     const bool alike = plan.ep_inner == 1 && plan.sequences == 0 && cuts_alike(plan);

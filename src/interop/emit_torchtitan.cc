@@ -325,11 +325,20 @@ Emitted emit_torchtitan(const engine::Run& run) { return JobFile(run).emitted();
 std::function<bool(const planner::PlanCandidate&)> expressed_by_torchtitan(const engine::Run& run) {
   emit_torchtitan(run);
   const bool bf16 = run.config.model.dtype == "bf16";
-  const bool frees = run.config.plan.shard.reshard_after_backward;
+  const parallel::Sharding& shard = run.config.plan.shard;
+  const bool frees = shard.reshard_after_backward;
+  // FSDP of a pipeline gathers once a step, unless the run says otherwise.
+  const auto may_keep = [&](const char* key, bool reshards) {
+    return !reshards || run.resolved.is_default(key);
+  };
+  const bool keeps = may_keep("plan.shard.reshard_after_forward", shard.reshard_after_forward) &&
+                     may_keep("plan.shard.reshard_after_backward", shard.reshard_after_backward);
   const int64_t experts = run.model.num_experts, kv_heads = run.model.num_kv_heads;
   return [=](const planner::PlanCandidate& plan) {
-    const bool splits_all = plan.shard == planner::kZero3;
-    const bool has_shards = (splits_all && plan.pp == 1 && frees) ||
+    const bool once = plan.shard == planner::kGatheredOnce;
+    const bool splits_all = once || plan.shard == planner::kZero3;
+    const bool has_shards = (once && plan.pp > 1 && keeps) ||
+                            (plan.shard == planner::kZero3 && plan.pp == 1 && frees) ||
                             (plan.shard == planner::ShardLevel::none && plan.cp == 1);
     const bool has_mesh = (plan.tp == 1 || plan.sequence_parallel) &&
                           (plan.cp == 1 || plan.cp_comm_type != planner::CpCommType::a2a);

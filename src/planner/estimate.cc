@@ -369,6 +369,9 @@ double Estimator::sync_s(const PlanCandidate& plan, const Groups& groups, double
       return exposed(both(comm::Id::all_reduce), backward);
     case kZero1:
       return exposed(both(comm::Id::reduce_scatter), backward) + both(comm::Id::all_gather);
+    case kGatheredOnce:  // before the first forward pass of each layer
+      return exposed(both(comm::Id::reduce_scatter), backward) +
+             exposed(both(comm::Id::all_gather), forward);
     case kZero2:
       return count * exposed(both(comm::Id::reduce_scatter), backward) + both(comm::Id::all_gather);
     case kHybrid: {
@@ -418,7 +421,9 @@ double Estimator::held_bytes(const PlanCandidate& plan, int64_t micro_batches, d
     return group + table.state_share * part(true) + (pass_by ? 0 : table.gradient_share * group);
   }
   const double gradients = pass_by ? 0 : table.gradient_share * part(plan.shard >= kZero2);
-  return part(plan.shard >= kZero3) + table.state_share * part(plan.shard >= kZero1) + gradients;
+  const double kept_parts = plan.shard == kGatheredOnce ? part(true) : 0;  // beside the whole
+  return part(plan.shard >= kZero3) + kept_parts + table.state_share * part(plan.shard >= kZero1) +
+         gradients;
 }
 
 double Estimator::state_bytes() const {

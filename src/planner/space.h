@@ -48,12 +48,15 @@ enum class Recompute : uint8_t { none, selective, full };
 inline constexpr const char* kRecomputeNames[] = {"none", "selective", "full"};
 inline const char* to_string(Recompute recompute) { return kRecomputeNames[place_of(recompute)]; }
 
-/// Nothing, optimizer states (ZeRO-1), with gradients (ZeRO-2), with parameters (ZeRO-3);
-/// parameters and gradients among the replicas of a node, states among all (HSDP).
-enum class ShardLevel : uint8_t { none, optimizer, grads, params, hybrid };
-inline constexpr ShardLevel kZero1 = ShardLevel::optimizer, kZero2 = ShardLevel::grads,
+/// Nothing, optimizer states (ZeRO-1), with parameters that are gathered once a step (pipelines of
+/// torchtitan), with gradients (ZeRO-2), with parameters (ZeRO-3); parameters and gradients among
+/// the replicas of a node, states among all (HSDP).
+enum class ShardLevel : uint8_t { none, optimizer, gathered_once, grads, params, hybrid };
+inline constexpr ShardLevel kZero1 = ShardLevel::optimizer,
+                            kGatheredOnce = ShardLevel::gathered_once, kZero2 = ShardLevel::grads,
                             kZero3 = ShardLevel::params, kHybrid = ShardLevel::hybrid;
-inline constexpr ShardLevel kShardLevels[] = {ShardLevel::none, kZero1, kZero2, kZero3, kHybrid};
+inline constexpr ShardLevel kShardLevels[] = {ShardLevel::none, kZero1, kGatheredOnce,
+                                              kZero2,           kZero3, kHybrid};
 
 /// plan.all_reduce, plan.all_gather and plan.reduce_scatter.
 enum class CollectiveAlgorithm : uint8_t {

@@ -34,7 +34,9 @@ Family family_of(const PlanCandidate& plan) {
   }
   if (plan.pp > 1) return plan.tp > 1 ? Family::pipeline_tensor : Family::pipeline;
   if (plan.tp > 1) return Family::tensor;
-  return plan.shard == kZero3 || plan.shard == kHybrid ? Family::fsdp : Family::data;
+  const bool splits_parameters =
+      plan.shard == kGatheredOnce || plan.shard == kZero3 || plan.shard == kHybrid;
+  return splits_parameters ? Family::fsdp : Family::data;
 }
 
 bool is_usual_mesh(const SearchSpace& space, const PlanCandidate& mesh) {
@@ -56,12 +58,14 @@ bool is_usual(const PlanCandidate& plan) {
   if (plan.pp == 1) return true;
   const std::string_view schedule = parallel::built_in_schedules()[plan.schedule].name;
   return (schedule == "1f1b" || schedule == "interleaved" || schedule == "zb-h1") &&
-         plan.shard <= kZero1;
+         plan.shard < kZero2;
 }
 
 bool is_customary(const PlanCandidate& plan) {
-  const ShardLevel shard = family_of(plan) == Family::fsdp ? kZero3 : kZero1;
-  return plan.recompute == Recompute::full && plan.shard == shard;
+  const bool splits = family_of(plan) == Family::fsdp
+                          ? plan.shard == kZero3
+                          : plan.shard == kZero1 || plan.shard == kGatheredOnce;
+  return plan.recompute == Recompute::full && splits;
 }
 
 }  // namespace hocket::planner

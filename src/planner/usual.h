@@ -33,10 +33,11 @@ Family family_of(const PlanCandidate& plan);
 /// sequence parallelism; cp only for sequences of 4,096 tokens a rank or more; experts whole.
 bool is_usual_mesh(const SearchSpace& space, const PlanCandidate& mesh);
 /// Returns whether a plan of a usual mesh is one that practitioners try: micro-batches of 1, 2, 4
-/// or 8 sequences, 1F1B, interleaved or ZB-H1; beside pipelines no more sharding than ZeRO-1.
+/// or 8 sequences, 1F1B, interleaved or ZB-H1; beside pipelines whole gradients.
 bool is_usual(const PlanCandidate& plan);
-/// Returns whether a plan is sharded and recomputed as where memory is short: ZeRO-1 (sharded
-/// parameters in the family that is named after them), everything recomputed.
+/// Returns whether a plan is sharded and recomputed as where memory is short: ZeRO-1 or its
+/// equal with parameters gathered once a step (ZeRO-3 in the family of FSDP), everything
+/// recomputed.
 bool is_customary(const PlanCandidate& plan);
 
 }  // namespace hocket::planner

@@ -381,6 +381,18 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
             self.assertLessEqual(schedules, {"1f1b", "interleaved", "interleaved-overlap"} if trainer == "megatron"
                                  else {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipev"})
             self.good("plan", "convert", "--from", trainer, name, "--set", "model.path=model", "--out", "again.yaml")
+        # A pipeline of torchtitan in bf16 has FSDP, and comes back as it was found.
+        gpus = ["configs/clusters/h100-64x8.yaml" if word.startswith("configs/clusters/") else word for word in run]
+        found = json.loads(self.good(*gpus, "--set", "model.dtype=bf16", "--set", "plan.pp=2", "--set", "plan.tp=1", "--emit",
+                                     "torchtitan", "--out", "again.toml", "--json"))
+        chosen = {key: value for key, value in found["best"][0]["set"].items() if key.startswith("plan.shard.")}
+        self.assertEqual(chosen, {"plan.shard.params": "all", "plan.shard.reshard_after_forward": "false",
+                                  "plan.shard.reshard_after_backward": "false"})
+        self.assertIn('fsdp_reshard_after_forward = "never"\n', self.read("again.toml"))
+        self.good("plan", "convert", "--from", "torchtitan", "again.toml", "--set", "model.path=model", "--out", "again.yaml")
+        shard = self.keys("again.yaml")[0]["shard"]
+        self.assertEqual([shard[key] for key in ("params", "grads", "reshard_after_forward", "reshard_after_backward")],
+                         ["all", "none", False, False])
         # The table of plans goes to standard error, the plan to standard output.
         r = self.hocket(*run, "--emit", "torchtitan")
         self.assertEqual(r.returncode, 0, r.stderr)

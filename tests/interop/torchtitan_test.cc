@@ -386,6 +386,12 @@ TEST(Torchtitan, ExpertsLieWhereItsMeshHasThem) {
   EXPECT_FALSE(megatron(plan));
   plan = {.pp = 2, .dp = 4, .shard = planner::kZero3};  // whose gradients are split
   EXPECT_FALSE(titan(plan));
+  plan.shard = planner::kGatheredOnce;
+  EXPECT_TRUE(titan(plan));
+  EXPECT_TRUE(megatron(plan));
+  EXPECT_FALSE(expressed_by_megatron(run_with("dp: 8, overlap_param_gather: false"))(plan));
+  plan.pp = 1;  // where torchtitan frees them after each micro-batch
+  EXPECT_FALSE(titan(plan));
   const std::string piped = "pp: 2, dp: 4, shard: {params: all, ";
   EXPECT_TRUE(says(refusal_of([&] { emit_torchtitan(run_with(piped + "grads: all}")); }),
                    "plan.shard.grads is split, which torchtitan cannot express; expected none"));

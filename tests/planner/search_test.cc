@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "interop/foreign.h"
+#include "parallel/schedules/schedule.h"
 #include "planner/estimate.h"
 #include "run/config.h"
 #include "run/run_text.h"
@@ -501,7 +502,8 @@ TEST(PlanSearch, SameResultForAnyNumberOfThreads) {
   EXPECT_GT(ties, 0);
 }
 
-/// Every plan of a space.
+/// Every plan of a space, and with ZeRO-1 the one with parameters gathered once a step, which
+/// stands in for it.
 void visit_all(const SearchSpace& space, const std::function<void(const PlanCandidate&)>& visit) {
   for (const PlanCandidate& mesh : meshes(space)) {
     for (PlanCandidate base : micro_batches(space, mesh)) {
@@ -510,6 +512,11 @@ void visit_all(const SearchSpace& space, const std::function<void(const PlanCand
         base.chunks = pipeline.chunks;
         visit_rest(space, base, [&](PlanCandidate plan) {
           visit(plan);
+          if (plan.shard == kZero1) {
+            PlanCandidate once = plan;
+            once.shard = kGatheredOnce;
+            visit(once);
+          }
           for (const CollectiveAlgorithm collectives : other_collectives(space, plan)) {
             plan.collectives = collectives;
             visit(plan);
@@ -562,6 +569,64 @@ TEST(PlanSearch, KeepsExactlyThePlansWritableForAnotherTrainer) {
     EXPECT_GT(by_torchtitan, 0);
     EXPECT_LT(by_torchtitan, all);
   }
+}
+
+/// A pipeline of torchtitan in bf16 has FSDP: parameters gathered once a step, whole gradients.
+TEST(PlanSearch, FindsPipelinesOfTorchtitanWithFsdp) {
+  if (test::is_sanitized()) {
+    GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
+  }
+  const Trial of =
+      trial(kDense, cluster_file("plan_titan.yaml", "1GB", "2MB/s"), 8, 32, {"model.dtype=bf16"});
+  SearchSpace space = of.space(narrowed({{"plan.tp", "1"}, {"plan.recompute", "none"}}));
+  const engine::Run base = of.run_of({.dp = 4, .micro_batch = 1}, space);
+  space.expressible = interop::expressed_by_torchtitan(base);
+  expect_exhaustive(of, space);
+  const PlanCandidate best = best_of(of, space, false).best.front().plan;
+  EXPECT_EQ(best.pp, 2) << describe(best, space);
+  EXPECT_EQ(best.shard, kGatheredOnce) << describe(best, space);
+  const parallel::Sharding shard = of.run_of(best, space).plan.shard;
+  EXPECT_EQ(shard.params, parallel::Shard::all);
+  EXPECT_EQ(shard.grads, parallel::Shard::none);
+  EXPECT_FALSE(shard.reshard_after_forward);
+  EXPECT_FALSE(shard.reshard_after_backward);
+  // A run that says when to gather keeps to it.
+  const Trial frees = trial(kDense, cluster_file("plan_titan_frees.yaml", "1GB", "2MB/s"), 8, 32,
+                            {"model.dtype=bf16", "plan.shard.reshard_after_forward=true"});
+  EXPECT_FALSE(
+      interop::expressed_by_torchtitan(frees.run_of({.dp = 4, .micro_batch = 1}, space))(best));
+}
+
+/// Parameters gathered once a step take the memory of ZeRO-1, and their parts beside them.
+TEST(PlanSearch, EstimatesMemoryOfParametersGatheredOnce) {
+  const Trial of = trial(kDense, cluster_file("plan_once.yaml", "1GB", "100MB/s"), 16, 32);
+  const SearchSpace space = of.space({});
+  const cost::CostModel costs = of.costs();
+  Estimator estimator(space, of.graph(), costs, {});
+  const std::vector<parallel::BuiltIn>& schedules = parallel::built_in_schedules();
+  PlanCandidate mesh{.pp = 2, .dp = 2, .micro_batch = 1};
+  int64_t all = 0;
+  for (const Pipeline& pipeline : pipelines(space, mesh)) {
+    mesh.schedule = pipeline.schedule;
+    mesh.chunks = pipeline.chunks;
+    for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+      mesh.recompute = recompute;
+      PlanCandidate zero1 = mesh, once = mesh;
+      zero1.shard = kZero1;
+      once.shard = kGatheredOnce;
+      const Outcome outcome = *of.simulate(once, space, [] { return false; });
+      const Outcome of_zero1 = *of.simulate(zero1, space, [] { return false; });
+      const Estimate estimate = estimator.estimate(once);
+      const char* name = schedules[once.schedule].name;
+      EXPECT_LE(estimate.lower_bound_s, outcome.step_s * (1 + 1e-6)) << name;
+      EXPECT_LE(estimate.lower_bound_bytes, static_cast<double>(outcome.bytes)) << name;
+      EXPECT_GT(outcome.bytes, of_zero1.bytes) << name;
+      EXPECT_GT(estimate.bytes, estimator.estimate(zero1).bytes) << name;
+      EXPECT_NEAR(outcome.step_s / of_zero1.step_s, 1, 0.1) << name;
+      ++all;
+    }
+  }
+  EXPECT_GE(all, 8);
 }
 
 TEST(PlanSearch, EndsWithTheBestSoFar) {

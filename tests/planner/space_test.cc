@@ -358,6 +358,39 @@ TEST(PlanSpace, MessagesBlockWhereAnotherTrainerWaits) {
   EXPECT_TRUE(blocks());
 }
 
+TEST(PlanSpace, ParametersAreGatheredOnceWhereAnotherTrainerLacksZero1) {
+  SearchSpace space;
+  space.ranks = space.ranks_per_node = 4;
+  space.global_batch = 8;
+  space.seq_len = 32;
+  const PlanCandidate mesh{.pp = 2, .dp = 2, .micro_batch = 1};
+  const auto plans = [&] {
+    std::vector<PlanCandidate> found;
+    visit_rest(space, mesh, [&](const PlanCandidate& plan) {
+      if (plan.shard == kGatheredOnce) {
+        found.push_back(plan);
+      }
+    });
+    return found;
+  };
+  EXPECT_TRUE(plans().empty());
+  space.expressible = [](const PlanCandidate&) { return true; };
+  EXPECT_TRUE(plans().empty());
+  space.expressible = [](const PlanCandidate& plan) { return plan.shard != kZero1; };
+  ASSERT_EQ(plans().size(), 3u);  // with every recomputation
+  const std::vector<std::string> keys = assignments(plans().front(), space);
+  for (const char* key : {"plan.shard.params=all", "plan.shard.reshard_after_forward=false",
+                          "plan.shard.reshard_after_backward=false"}) {
+    EXPECT_EQ(std::count(keys.begin(), keys.end(), key), 1) << key;
+  }
+  space.given = {{"plan.shard.grads", "none"}, {"plan.shard.params", "all"}};
+  EXPECT_EQ(plans().size(), 3u);
+  space.given = {{"plan.shard.grads", "all"}};
+  EXPECT_TRUE(plans().empty());
+  space.given = {{"plan.shard.params", "none"}};
+  EXPECT_TRUE(plans().empty());
+}
+
 TEST(PlanSpace, OddSequencesExcludeMeshesThatSplitThem) {
   SearchSpace space;
   space.model.num_layers = space.model.num_heads = 8;

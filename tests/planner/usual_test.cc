@@ -54,7 +54,9 @@ TEST(UsualPlans, BelongToTheFamilyOfTheirDegrees) {
   EXPECT_EQ(family_of({.dp = 8, .shard = kZero1}), Family::data);
   EXPECT_EQ(family_of({.dp = 8, .shard = kZero3}), Family::fsdp);
   EXPECT_EQ(family_of({.dp = 8, .shard = kHybrid}), Family::fsdp);
+  EXPECT_EQ(family_of({.dp = 8, .shard = kGatheredOnce}), Family::fsdp);
   EXPECT_EQ(family_of({.dp = 4, .tp = 2, .shard = kZero3}), Family::tensor);
+  EXPECT_EQ(family_of({.pp = 4, .dp = 2, .shard = kGatheredOnce}), Family::pipeline);
   EXPECT_EQ(family_of({.pp = 4, .dp = 2}), Family::pipeline);
   EXPECT_EQ(family_of({.pp = 4, .dp = 2, .tp = 2}), Family::pipeline_tensor);
   EXPECT_EQ(family_of({.dp = 8, .ep = 8}), Family::experts);
@@ -85,6 +87,11 @@ TEST(UsualPlans, IncludeThoseOfPractitioners) {
   other = megatron;
   other.shard = kZero3;  // gathered for every pass of a pipeline
   EXPECT_FALSE(is_usual(other));
+  other.shard = kGatheredOnce;
+  EXPECT_TRUE(is_usual(other));
+  EXPECT_FALSE(is_customary(other));
+  other.recompute = Recompute::full;
+  EXPECT_TRUE(is_customary(other));
   EXPECT_TRUE(is_usual({.dp = 64, .micro_batch = 2, .shard = kZero3}));
   EXPECT_FALSE(is_usual({.dp = 64, .micro_batch = 3, .shard = kZero3}));
   other = megatron;
