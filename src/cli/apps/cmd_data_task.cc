@@ -89,7 +89,7 @@ void declare_data_task(Args& args) {
   args.flag("--reversed", &command->files.task.reversed,
             "for addition: begin answers with their last digit, which is easier to learn");
   args.option("--train", "N", &command->train,
-              "problems to train on; default: 8192, for countdown 3000", 1, 1 << 24);
+              "problems to train on; default: 8192, for countdown 2800", 1, 1 << 24);
   args.option("--held-out", "N", &command->held_out,
               "problems held out; none is one to train on with its numbers in another order", 1,
               1 << 24);
