@@ -384,6 +384,16 @@ void AdapterWeights::load_range(std::string_view param, int64_t first, int64_t c
                                 graph::DType dtype, void* dst) const {
   // Where two modules have different ranks, the rest is 0.
   std::fill_n(static_cast<char*>(dst), count * graph::size_of(dtype), char{0});
+  load_over(param, first, count, dtype, dst);
+}
+
+bool AdapterWeights::has_part(std::string_view param) const {
+  return std::find(plan_.partly_saved.begin(), plan_.partly_saved.end(), param) !=
+         plan_.partly_saved.end();
+}
+
+void AdapterWeights::load_over(std::string_view param, int64_t first, int64_t count,
+                               graph::DType dtype, void* dst) const {
   read_slices(file_, slices(param), first, count, dtype, dst);
 }
 

@@ -62,6 +62,11 @@ class AdapterWeights {
   /// Reads elements of A, B or a module saved in full; zeros where nothing is stored.
   void load_range(std::string_view param, int64_t first, int64_t count, graph::DType dtype,
                   void* dst) const;
+  /// Returns whether a module that is saved in full is a part of this parameter, and not all of it.
+  bool has_part(std::string_view param) const;
+  /// Reads what is stored of such a parameter's elements over those of `dst`.
+  void load_over(std::string_view param, int64_t first, int64_t count, graph::DType dtype,
+                 void* dst) const;
   /// Returns whether a weight of the model has an adapter.
   bool adapts(std::string_view weight) const { return targets_.contains(weight); }
   /// Adds scale * B A to elements [first, first + count) of a weight.

@@ -249,6 +249,7 @@ LoraPlan ExpertModules::plan() const {
 
 int64_t save_expert_modules(const AdapterWeights& adapter, const models::ModelConfig& model,
                             const std::string& base, const std::string& out) {
+  models::expect_whole_modules(adapter.plan(), adapter.folder(), models::LoraKeys::peft);
   ExpertModules modules(adapter, model);
   const std::vector<NamedTensor> tensors = modules.tensors();
   make_dirs(out);

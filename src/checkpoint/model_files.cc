@@ -312,6 +312,38 @@ json tokenizer_config_of(const ModelFiles& files) {
   return config;
 }
 
+/// Ids of the special tokens of files with a tokenizer, by their keys in config.json.
+std::map<std::string, int64_t> special_ids(const ModelFiles& files) {
+  std::map<std::string, int64_t> ids;
+  if (!files.has(kTokenizerFile)) return ids;
+  const json config = tokenizer_config_of(files);
+  const JsonView in(config, kTokenizerConfigFile);
+  const auto tokenizer = data::Tokenizer::parse(files.texts.at(kTokenizerFile), kTokenizerFile);
+  for (const std::string key : {"bos_token", "eos_token", "pad_token"}) {
+    if (!in.has(key)) continue;
+    const JsonView token = in.at(key);
+    if (!token.is_object() && !token.json().is_string()) continue;
+    const std::string text = token.is_object() ? token.get_string("content") : token.as_string();
+    if (const int32_t id = tokenizer.find_token(text); id >= 0) {
+      ids[key + "_id"] = id;
+    }
+  }
+  return ids;
+}
+
+/// Sets the id of a special token that an object of JSON lacks. Returns a sentence about the
+/// change; empty: it has it.
+std::string set_id(const std::string& key, int64_t id, const char* where, ordered_json* object) {
+  const auto found = object->find(key);
+  const ordered_json before = found == object->end() ? ordered_json() : *found;
+  const bool has = before == id || (before.is_array() &&
+                                    std::find(before.begin(), before.end(), id) != before.end());
+  if (has) return "";
+  (*object)[key] = id;
+  return fmt::format("{}: {} is {}, not {}", where, key, id,
+                     before.is_null() ? "absent" : before.dump());
+}
+
 /// Adds the templates with a name, of a list in tokenizer_config.json. A file of its own hides it.
 void add_named_templates(const ModelFiles& files, const JsonView& config, gguf::Metadata* out) {
   if (files.has(kChatTemplateFile)) return;
@@ -416,6 +448,37 @@ std::string add_stop_tokens(const std::vector<int64_t>& ids, const models::Model
   files->texts[kGenerationFile] = generation.dump(2) + "\n";
   return fmt::format("{}: eos_token_id is [{}], not [{}]", kGenerationFile, fmt::join(all, ", "),
                      fmt::join(before, ", "));
+}
+
+std::vector<std::string> take_special_tokens(const ModelFiles& base, models::ModelConfig* config,
+                                             ModelFiles* files) {
+  const std::map<std::string, int64_t> before = special_ids(base);
+  ordered_json object = ordered_json::parse(config->json);
+  std::vector<std::string> notes;
+  const auto note = [&notes](std::string change) {
+    if (!change.empty()) {
+      notes.push_back(std::move(change));
+    }
+  };
+  for (const auto& [key, id] : special_ids(*files)) {
+    if (const auto same = before.find(key); same != before.end() && same->second == id) continue;
+    if (id >= config->vocab_size) {
+      fail(kTokenizerConfigFile,
+           "{} would be {}; expected a token below the model's vocab_size {}; try --tokenizer FILE "
+           "with the tokenizer of the base",
+           key, id, config->vocab_size);
+    }
+    if (key == "eos_token_id") {
+      note(add_stop_tokens({id}, *config, files));
+    } else if (files->has(kGenerationFile)) {
+      ordered_json generation = ordered_json::parse(files->texts.at(kGenerationFile));
+      note(set_id(key, id, kGenerationFile, &generation));
+      files->texts[kGenerationFile] = generation.dump(2) + "\n";
+    }
+    note(set_id(key, id, "config.json", &object));
+  }
+  *config = models::parse_config(object.dump(), "config.json");
+  return notes;
 }
 
 bool set_chat_template(const std::string& text, ModelFiles* files) {

@@ -46,6 +46,13 @@ void complete_tokenizer(const models::ModelConfig& config, ModelFiles* files);
 std::string add_stop_tokens(const std::vector<int64_t>& ids, const models::ModelConfig& config,
                             ModelFiles* files);
 
+/// Gives a model the ids of the special tokens (begin, end, padding) of `files`, where these are
+/// not those of `base`, in `config` and in generation_config.json. Texts still end at the tokens
+/// that ended them before. Returns a sentence for each change. Throws Error for a token beyond the
+/// rows of the model.
+std::vector<std::string> take_special_tokens(const ModelFiles& base, models::ModelConfig* config,
+                                             ModelFiles* files);
+
 /// Makes `text` the only chat template of the files. Returns whether they had one before.
 bool set_chat_template(const std::string& text, ModelFiles* files);
 

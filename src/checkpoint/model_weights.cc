@@ -259,10 +259,22 @@ DType ModelWeights::dtype(std::string_view param, int64_t first, int64_t count) 
 
 void ModelWeights::load_range(std::string_view param, int64_t first, int64_t count, DType dtype,
                               void* dst) const {
-  if (adapter_ && adapter_->has(param)) {
+  const bool has_part = adapter_ && adapter_->has_part(param);
+  if (adapter_ && adapter_->has(param) && !has_part) {
     return adapter_->load_range(param, first, count, dtype, dst);
   }
-  if (!adapter_ || !adapter_->adapts(param)) return load_base(param, first, count, dtype, dst);
+  if (adapter_ && adapter_->adapts(param)) {
+    load_adapted(param, first, count, dtype, dst);
+  } else {
+    load_base(param, first, count, dtype, dst);
+  }
+  if (has_part) {
+    adapter_->load_over(param, first, count, dtype, dst);
+  }
+}
+
+void ModelWeights::load_adapted(std::string_view param, int64_t first, int64_t count, DType dtype,
+                                void* dst) const {
   std::vector<double> sum;
   for (int64_t at = 0; at < count; at += kCompareElements) {
     const int64_t n = std::min(kCompareElements, count - at);

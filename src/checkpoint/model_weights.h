@@ -58,6 +58,9 @@ class ModelWeights {
   const StoredParameter& stored(std::string_view param) const;
   void load_base(std::string_view param, int64_t first, int64_t count, graph::DType dtype,
                  void* dst) const;
+  /// Reads elements of a weight with an adapter: W + scale * B A.
+  void load_adapted(std::string_view param, int64_t first, int64_t count, graph::DType dtype,
+                    void* dst) const;
   void match(const models::ParamWeights& param, std::vector<std::string>& missing);
   /// Finds how this file's names begin: see file_name.
   void find_prefixes(const models::ModelConfig& config, const std::vector<std::string>& names);

@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <mutex>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -348,6 +351,16 @@ void fill_in_shares(Cluster* cluster) {
   fill_in("memory", mine.memory_by_bytes, &Efficiency::memory);
 }
 
+/// Warns of `text`, unless this process did before: verbs read a cluster file several times.
+void warn_once(const std::string& text) {
+  static std::mutex mutex;
+  static std::set<std::string> warned;
+  const std::lock_guard lock(mutex);
+  if (warned.insert(text).second) {
+    log_warning("{}", text);
+  }
+}
+
 Cluster read_cluster_file(const std::filesystem::path& path,
                           const std::vector<std::string>& overrides, const Files& from) {
   const Files files = append_file(from, path);
@@ -356,7 +369,7 @@ Cluster read_cluster_file(const std::filesystem::path& path,
   fill_in_shares(&cluster);
   cluster.validate(path.string());
   for (const std::string& far : far_from_datasheet(cluster.device)) {
-    log_warning("{}: {}", path.string(), far);
+    warn_once(fmt::format("{}: {}", path.string(), far));
   }
   move_former_shares(path.string(), &cluster.device.efficiency);
   fill_in_node_groups(path.parent_path(), files, &cluster);

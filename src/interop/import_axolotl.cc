@@ -524,7 +524,7 @@ class AxolotlImport : public TreeImport {
         {"cosine", "linear", "constant", "constant_with_warmup", "cosine_with_min_lr"});
     const std::string form = schedule.substr(0, schedule.find('_'));
     set("train.schedule", form);
-    set("train.min_lr", lr * file_.number("cosine_min_lr_ratio", form == "constant" ? 1 : 0));
+    set("train.min_lr", lr * read_min_ratio(schedule));
     read_min_lr(schedule, lr);
     if (file_.has("warmup_ratio")) {
       set("train.warmup_share", file_.number("warmup_ratio", 0));
@@ -534,6 +534,23 @@ class AxolotlImport : public TreeImport {
     } else {
       set("train.warmup_steps", file_.at_least(0, "warmup_steps", 0));
     }
+  }
+
+  /// Returns the last learning rate over the first. The key for it is Axolotl's schedule of
+  /// cosines alone: other schedules are transformers' there, which do not read it.
+  double read_min_ratio(const std::string& schedule) {
+    constexpr const char* kKey = "cosine_min_lr_ratio";
+    if (schedule != "cosine") {
+      if (file_.has(kKey)) {
+        file_.leave(kKey, "Axolotl reads it with lr_scheduler cosine alone");
+      }
+      return schedule.starts_with("constant") ? 1 : 0;
+    }
+    const double ratio = file_.number(kKey, 0);
+    if (!(ratio >= 0 && ratio <= 1)) {
+      file_.refuse(kKey, "0 to 1");
+    }
+    return ratio;
   }
 
   /// Reads the argument of cosine_with_min_lr. Throws Error unless it is one of two, as

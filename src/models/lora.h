@@ -76,6 +76,8 @@ struct LoraPlan {
   std::vector<LoraModule> modules;  ///< in the order of the model
   std::vector<LoraTarget> targets;  ///< in the order of the graph's parameters
   std::vector<std::string> saved;   ///< parameters that are trained in full
+  /// Parameters of which some modules are saved in full, and others not: read, but not trained.
+  std::vector<std::string> partly_saved;
   /// The map of A, B and saved parameters to PEFT's tensors. Not all elements of A and B are stored
   /// where two modules have different ranks.
   std::vector<ParamWeights> weights;
@@ -91,6 +93,10 @@ enum class LoraKeys : uint8_t { peft, run };
 /// and for a tied weight to save.
 LoraPlan match_lora(const ModelConfig& config, const Lora& lora, const std::string& where,
                     ExpertLayout layout = ExpertLayout::usual, LoraKeys keys = LoraKeys::peft);
+
+/// Throws Error for a parameter that is saved in part, as a gate projection without its up
+/// projection: an adapter with one is merged, but neither trained nor written.
+void expect_whole_modules(const LoraPlan& plan, const std::string& where, LoraKeys keys);
 
 /// Returns the modules that a list modules_to_save trains in full and that have a tensor of
 /// transformers' model, the innermost first. As in PEFT, a name may end within a word ("norm": also

@@ -213,7 +213,7 @@ void LoraMatcher::add_if_saved(const ParamWeights& param, std::set<std::string>*
   const bool expert =
       param.forms.size() > 1 && param.forms.back().size() == 1 && param.forms[0].size() > 2;
   const WeightForm& form = expert ? param.forms.back() : param.forms[0];
-  size_t count = 0;
+  WeightForm named;
   for (const WeightSlice& slice : form) {
     const std::vector<std::string> saved = saved_modules(slice.name, lora_.modules_to_save);
     if (saved.size() > 1) {
@@ -227,26 +227,19 @@ void LoraMatcher::add_if_saved(const ParamWeights& param, std::set<std::string>*
         used->insert(ending);
       }
     }
-    count += saved.size();
+    if (!saved.empty()) {
+      named.push_back(slice);
+      named.back().name = kAdapterPrefix + slice.name;
+    }
   }
-  if (count == 0) return;
-  if (count < form.size()) {
-    fail(where_,
-         "{} has one of {} and {}, which are trained together; expected both, or a model that PEFT "
-         "merged (merge_and_unload())",
-         key("modules_to_save"), without_kind(form[0].name), without_kind(form[1].name));
-  }
+  if (named.empty()) return;
   if (!param.aliases.empty()) {
     fail(where_,
          "{} has {}, which is tied to the head (tie_word_embeddings); a file with it would untie "
          "both; expected another module",
          key("modules_to_save"), without_kind(form[0].name));
   }
-  WeightForm named = form;
-  for (WeightSlice& slice : named) {
-    slice.name = kAdapterPrefix + slice.name;
-  }
-  plan_.saved.push_back(param.param);
+  (named.size() < form.size() ? plan_.partly_saved : plan_.saved).push_back(param.param);
   plan_.weights.push_back({param.param, param.dims, {named}, {}});
 }
 
@@ -320,6 +313,19 @@ LoraPlan LoraMatcher::run() {
 LoraPlan match_lora(const ModelConfig& config, const Lora& lora, const std::string& where,
                     ExpertLayout layout, LoraKeys keys) {
   return LoraMatcher(config, lora, where, layout, keys).run();
+}
+
+void expect_whole_modules(const LoraPlan& plan, const std::string& where, LoraKeys keys) {
+  if (plan.partly_saved.empty()) return;
+  const std::string& param = plan.partly_saved[0];
+  const auto at = std::find_if(plan.weights.begin(), plan.weights.end(),
+                               [&](const ParamWeights& each) { return each.param == param; });
+  const std::string one =
+      without_kind(at->forms[0][0].name).substr(std::string_view(kAdapterPrefix).size());
+  fail(where,
+       "{} has {}, which is one parameter here with others of its MLP (gate_proj and up_proj); "
+       "expected all of them; an adapter that PEFT trained can be merged (hocket checkpoint merge)",
+       key_of(keys, "modules_to_save"), one);
 }
 
 bool stores_transposed(const ModelConfig& config) { return family_of(config).storage.transposed; }

@@ -46,6 +46,12 @@ int Training::run() {
   for (const std::string& note : saver_.read_files(data_)) {
     print_once("{}\n", note);
   }
+  if (is_first()) {
+    last_failure_.emplace(run_.config.output.dir);
+    if (const std::string failed = last_failure_->text(start_.done.step); !failed.empty()) {
+      log_warning("{}", failed);
+    }
+  }
   set_up();
   load();
   train::warn_of_schedule(section_, course_.steps);
@@ -57,6 +63,9 @@ int Training::run() {
     return run_to_end(first);
   } catch (const Error& error) {
     progress_->finish();
+    if (is_first()) {
+      last_failure_->keep(stepper_->done().step, error.what());
+    }
     if (is_first() && run_.config.output.report) {
       report_.write_failed(stepper_->done().step, course_.steps, error.what());
     }
@@ -112,6 +121,9 @@ int Training::run_to_end(int64_t first) {
   }
   while (done.step < course_.steps) {
     if (!step()) break;
+    if (is_first()) {
+      last_failure_->passed(done.step);
+    }
     const bool last = done.step >= course_.steps;
     if (!last && crossed(done.step, section_.eval_every)) {
       stop_.begin_step(done.step, fmt::format("giving up the evaluation of update {}", done.step));

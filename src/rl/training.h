@@ -16,6 +16,7 @@
 
 #include "base/log.h"
 #include "rl/critic.h"
+#include "rl/last_failure.h"
 #include "rl/learner.h"
 #include "rl/memory.h"
 #include "rl/report.h"
@@ -111,6 +112,7 @@ class Training {
   std::optional<Sampling> sampling_;
   std::optional<Learner> learner_;
   std::optional<Critic> critic_;
+  std::optional<LastFailure> last_failure_;  ///< of the first process
   std::optional<train::Stepper> stepper_;
   std::unique_ptr<Progress> progress_;
   check::Certificate certificate_;

@@ -149,9 +149,11 @@ void derive_adapter(Run& run) {
   }
   run.lora->dropout_seed = run.config.train.seed;
   const bool is_described = section.path.empty();
-  models::match_lora(run.model, *run.lora, is_described ? run.name : run.adapter,
-                     models::ExpertLayout::usual,
-                     is_described ? models::LoraKeys::run : models::LoraKeys::peft);
+  const std::string& where = is_described ? run.name : run.adapter;
+  const models::LoraKeys keys = is_described ? models::LoraKeys::run : models::LoraKeys::peft;
+  models::expect_whole_modules(
+      models::match_lora(run.model, *run.lora, where, models::ExpertLayout::usual, keys), where,
+      keys);
 }
 
 /// Throws Error for an update split less than the gradients or parameters, which would hold states

@@ -120,6 +120,9 @@ struct Update {
   std::string error;
   bool model_failed = false;  ///< `error` is of the model's logits, and not of the request
 };
+/// Code of the error of a text that ended with Update::model_failed. Other texts go on.
+inline constexpr const char* kNotFiniteCode = "logits_not_finite";
+
 /// Called on the engine's thread, which it must not hold up; never two at a time for one request.
 using OnUpdate = std::function<void(const Update&)>;
 

@@ -95,6 +95,7 @@ class Examples : public TrainingData {
   struct Held {
     std::string name;
     std::shared_ptr<const data::ExampleRows> rows;
+    std::vector<data::SourceReport> sources;  ///< of a set; the data's own are the training's
   };
 
   bool unpaired() const { return run_.config.objective == Objective::kto; }
@@ -139,7 +140,7 @@ Examples::Examples(const engine::Run& run) : run_(run), model_(text_files_of(run
   fingerprint_ = data_.fingerprint();
   train_ = std::move(data_.train_rows);
   if (data_.valid_rows) {
-    held_out_.push_back({"", std::move(data_.valid_rows)});
+    held_out_.push_back({"", std::move(data_.valid_rows), {}});
   }
   open_evaluation();
 }
@@ -187,7 +188,7 @@ void Examples::open_evaluation() {
     }
     if (!data.valid_rows) fail(run_.name, "{} has no example; expected some", name);
     expect_kind(*data.valid, name);
-    held_out_.push_back({set.name, std::move(data.valid_rows)});
+    held_out_.push_back({set.name, std::move(data.valid_rows), std::move(data.sources)});
   }
 }
 
@@ -229,26 +230,41 @@ std::string Examples::text_of(const std::shared_ptr<const data::ExampleRows>& ro
                      human_count(static_cast<double>(report.targets)));
 }
 
-std::vector<std::string> Examples::notes() const {
-  std::vector<std::string> notes;
+namespace {
+
+/// Adds a note for each kind of examples that are not read or not whole, and warnings of their
+/// chat template. `of` ends each note: ", of data.evaluation: NAME".
+void add_notes(const std::vector<data::SourceReport>& sources, const data::RowReport& report,
+               const std::string& of, std::vector<std::string>* notes) {
   const auto note = [&](int64_t count, const char* one, const char* what) {
     if (count > 0) {
-      notes.push_back(counted(count, one) + what);
+      notes->push_back(counted(count, one) + what + of);
     }
   };
-  for (const data::SourceReport& source : data_.sources) {
+  for (const data::SourceReport& source : sources) {
     note(source.read.unreadable, "example", " could not be read (hocket data show names them)");
     note(source.refused, "example", " could not be rendered (hocket data show names them)");
     for (const std::string& text : source.left_out_texts()) {
-      notes.push_back("warning: " + text);
+      notes->push_back("warning: " + text + of);
     }
   }
-  const data::RowReport& report = train_->report();
   note(report.split, "text", " longer than train.seq_len, in parts");
   note(report.truncated, "example", " cut off at train.seq_len");
   note(report.too_long, "example", " left out, longer than train.seq_len");
   note(report.cut_away, "example", " left out, whose trained tokens lie behind train.seq_len");
   note(report.untrained, "example", " left out, without a trained token");
+}
+
+}  // namespace
+
+std::vector<std::string> Examples::notes() const {
+  std::vector<std::string> notes;
+  add_notes(data_.sources, train_->report(), "", &notes);
+  for (const Held& held : held_out_) {
+    add_notes(held.sources, held.rows->report(),
+              held.name.empty() ? ", of those held out" : ", of data.evaluation: " + held.name,
+              &notes);
+  }
   const std::string warning = engine::labels_warning(*train_, run_.config.preference);
   if (!warning.empty()) {
     notes.push_back("warning: " + warning);

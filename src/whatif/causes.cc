@@ -202,8 +202,11 @@ class Search {
   struct Link {
     double took = 0,
            usual = 0;  ///< seconds; the second over the transfers in which all members wait
+    double once = 0;   ///< seconds they took, members at the same time counted once
     std::set<std::pair<OpId, ReplicaId>> ops;  ///< kNone: of all replicas
     double excess() const { return took - usual; }
+    /// Returns the usual time over the time taken; 1 for a link that is no slower than usual.
+    double faster() const { return took > std::max(usual, 0.0) ? std::max(usual, 0.0) / took : 1; }
   };
   using Links = std::map<std::vector<WorkerId>, Link>;
 
@@ -224,6 +227,7 @@ class Search {
         workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
         if (workers.size() < 2) continue;
         Link& link = links[workers];
+        const double members = std::ssize(group.ops) - (group.eager ? 1 : 0);
         for (const OpId op : group.ops) {
           link.ops.insert({op, all ? kNone : replica});
           if (group.eager && op == group.ops.front()) continue;
@@ -231,6 +235,7 @@ class Search {
             const size_t cell = run_.at(op, run_.sample(step, replica));
             link.took += run_.duration[cell];
             link.usual += ideal_[cell];
+            link.once += run_.duration[cell] / members;
           }
         }
       }
@@ -253,8 +258,7 @@ class Search {
       }
     };
     const Link& own = links.at(workers);
-    const double usual = std::max(own.usual, 0.0);
-    const double faster = own.took > usual ? usual / own.took : 1;
+    const double faster = own.faster();
     for (const auto& [others, link] : links) {
       if (!std::includes(others.begin(), others.end(), workers.begin(), workers.end())) continue;
       for (const auto& [op, replica] : link.ops) {
@@ -273,7 +277,22 @@ class Search {
     return durations;
   }
 
-  /// Adds the link that costs most, among those of most excess.
+  /// Returns whether the measured transfers show `gain` seconds of a step: those over the link took
+  /// longer than usual, by half of the gain or more. Otherwise the gain comes from equal times, of
+  /// transfers that are as often shorter as longer, or of the workers' starts.
+  bool confirms(const Links& links, const std::vector<WorkerId>& workers, double gain) const {
+    const double faster = links.at(workers).faster();
+    double longer = 0;
+    for (const auto& [others, link] : links) {
+      if (std::includes(others.begin(), others.end(), workers.begin(), workers.end())) {
+        longer += (1 - faster) * link.once;
+      }
+    }
+    return longer > 0 && longer >= kConfirmedShare * gain * std::ssize(run_.steps);
+  }
+
+  /// Adds the link that costs most, among those of most excess; one that transfers confirm goes
+  /// first.
   void slow_link() {
     const Links links = this->links();
     std::vector<std::pair<double, const std::vector<WorkerId>*>> order;
@@ -284,19 +303,26 @@ class Search {
                      [](const auto& a, const auto& b) { return a.first > b.first; });
     order.resize(std::min(order.size(), kLinksTried));
     const std::vector<WorkerId>* worst = nullptr;
-    double least = 0;
+    std::pair<bool, double> least;  // not confirmed, seconds of a step
     for (const auto& [excess, workers] : order) {
       const double fixed = replayer_.mean(as_usual(links, *workers));
-      if (worst == nullptr || fixed < least) {
+      const std::pair found(!confirms(links, *workers, out_.T - fixed), fixed);
+      if (worst == nullptr || found < least) {
         worst = workers;
-        least = fixed;
+        least = found;
       }
     }
     if (worst == nullptr) return;
+    const double excess = links.at(*worst).excess();
+    const std::string among = fmt::format("transfers among {}, all steps together, take ",
+                                          counted(std::ssize(*worst), "worker"));
     add(Cause::slow_link, names(*worst), as_usual(links, *worst),
-        fmt::format("transfers among {}, all steps together, take {} longer than the usual ones",
-                    counted(std::ssize(*worst), "worker"),
-                    human_time(std::max(links.at(*worst).excess(), 0.0))));
+        among + (excess > 0 ? human_time(excess) + " longer than the usual ones"
+                            : "no longer than the usual ones"));
+    if (least.first && least.second < out_.T) {
+      out_.causes.back().doubt =
+          "measured transfers over it take no longer than usual, or too little to cost that";
+    }
   }
 
   /// Returns "dp 0 pp 1, dp 0 pp 2", of many workers only the first.

@@ -6,11 +6,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "base/file.h"
 #include "base/rng.h"
 #include "checkpoint/expert_modules.h"
+#include "checkpoint/model_weights.h"
 #include "checkpoint/resolve.h"
 #include "tests/checkpoint/checkpoint_util.h"
 
@@ -172,6 +174,47 @@ TEST_F(AdapterFolder, ExpertsAsModulesAreMerged) {
   matrices.save(folder_ / kAdapterFile);
   const std::string said = error_of([&] { const AdapterWeights read(folder_.path(), config); });
   EXPECT_NE(said.find(lost + "' is missing"), std::string::npos) << said;
+}
+
+TEST_F(AdapterFolder, OneOfGateAndUpProjectionIsMerged) {
+  write_config(R"(, "target_modules": ["gate_proj"], "modules_to_save": ["up_proj"])");
+  const models::ModelConfig config = small_config("llama");
+  const std::string base = folder_ / "base";
+  make_dirs(base);
+  std::vector<std::vector<char>> storage;
+  save_safetensors(base + "/model.safetensors",
+                   to_stored(config, random_params(config, graph::DType::f32, 3, storage)));
+  std::map<std::string, graph::Dims> shapes;
+  std::vector<models::ParamWeights> halves;
+  for (const models::ParamWeights& param : models::weight_map(config)) {
+    const models::WeightForm& form = param.forms[0];
+    if (form.size() != 2) continue;
+    halves.push_back(param);
+    const std::string gate = models::kAdapterPrefix + form[0].name;
+    const std::string module = gate.substr(0, gate.rfind('.'));
+    shapes[module + ".lora_A.weight"] = {kRank, form[0].dims[1]};
+    shapes[module + ".lora_B.weight"] = {form[0].dims[0], kRank};
+    shapes[models::kAdapterPrefix + form[1].name] = form[1].dims;
+  }
+  ASSERT_FALSE(halves.empty());
+  save_random(shapes);
+  const ModelWeights plain(base, config);
+  const ModelWeights merged(base, config, folder_.path());
+  const AdapterWeights adapter(folder_.path(), config);
+  for (const models::ParamWeights& param : halves) {
+    const models::WeightSlice& up = param.forms[0][1];
+    const auto count = static_cast<size_t>(2 * up.offset), half = count / 2;
+    std::vector<double> want(count), got(count), part(count);
+    plain.load_range(param.param, 0, std::ssize(want), graph::DType::f64, want.data());
+    adapter.add_to(param.param, 0, std::ssize(want), want.data());
+    const TensorFiles::Entry saved = adapter.file().find(models::kAdapterPrefix + up.name);
+    saved.file->read(*saved.tensor, 0, up.offset, graph::DType::f64, want.data() + half);
+    merged.load_range(param.param, 0, std::ssize(got), graph::DType::f64, got.data());
+    EXPECT_EQ(got, want);
+    // A range of both.
+    merged.load_range(param.param, up.offset - 3, 6, graph::DType::f64, part.data());
+    EXPECT_TRUE(std::equal(part.begin(), part.begin() + 6, want.begin() + up.offset - 3));
+  }
 }
 
 /// Returns scale * B A of a target, all elements.

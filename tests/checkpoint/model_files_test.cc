@@ -146,6 +146,44 @@ TEST(ModelFiles, StopTokensAreAUnion) {
   EXPECT_EQ(made, (json{{"temperature", 0.5}, {"eos_token_id", 5}}));
 }
 
+TEST(ModelFiles, IdsFollowTheSpecialTokensOfAnotherTokenizer) {
+  const auto files_with = [](const json& keys) {
+    ModelFiles files;
+    files.texts[kTokenizerFile] = tokenizer_text();
+    files.texts[kTokenizerConfigFile] = keys.dump();
+    return files;
+  };
+  const ModelConfig before = config_with({{"eos_token_id", 3}, {"bos_token_id", 1}});
+  const ModelFiles base = files_with({{"eos_token", "d"}, {"bos_token", "b"}});
+  ModelConfig config = before;
+  ModelFiles files = base;
+  EXPECT_TRUE(take_special_tokens(base, &config, &files).empty());
+  EXPECT_EQ(config.json, before.json);
+  EXPECT_EQ(files.texts, base.texts);
+
+  files =
+      files_with({{"eos_token", {{"content", "<end>"}}}, {"bos_token", "b"}, {"pad_token", "c"}});
+  files.texts[kGenerationFile] = R"({"eos_token_id": [3, 7], "bos_token_id": 1, "top_k": 5})";
+  const std::vector<std::string> notes = take_special_tokens(base, &config, &files);
+  EXPECT_EQ(config.eos_token_ids, std::vector<int64_t>{26});
+  EXPECT_EQ(config.pad_token_id, 2);
+  EXPECT_EQ(config.bos_token_id, 1);
+  EXPECT_EQ(json::parse(files.texts.at(kGenerationFile)),
+            json::parse(R"({"eos_token_id": [3, 7, 26], "bos_token_id": 1, "pad_token_id": 2,
+                            "top_k": 5})"));
+  EXPECT_EQ(notes, (std::vector<std::string>{
+                       "generation_config.json: eos_token_id is [3, 7, 26], not [3, 7]",
+                       "config.json: eos_token_id is 26, not 3",
+                       "generation_config.json: pad_token_id is 2, not absent",
+                       "config.json: pad_token_id is 2, not absent"}));
+
+  ModelConfig small = config_with({{"vocab_size", 26}});
+  EXPECT_NE(error_of([&] {
+              take_special_tokens(base, &small, &files);
+            }).find("eos_token_id would be 26; expected a token below the model's vocab_size 26"),
+            std::string::npos);
+}
+
 TEST(ModelFiles, AGgufFileHoldsTokenizerTemplateAndSampling) {
   const ModelConfig config = config_with({{"eos_token_id", {26, 3}}});
   ModelFiles files;

@@ -152,6 +152,40 @@ class ChatTemplate(unittest.TestCase):
         self.train("again", {"path": self.path("tokens"), "init": "weights"}, "--set", "data.chat_template=")
         self.assertEqual(BY_OLD, self.rendered("again")[0])
 
+    def test_a_merged_model_has_the_special_tokens_of_its_adapter(self):
+        """A tokenizer in the adapter's folder is saved with it, by PEFT's users: it counts, whether the base is named or not.
+        The base's other stop tokens stay."""
+        self.write("own/generation_config.json", json.dumps({"eos_token_id": [4, 2], "bos_token_id": 1, "temperature": 0.5}))
+        self.train("lora", {"path": self.path("own")}, adapter=LORA)
+        for name in ("same", "other"):
+            self.copy_adapter(name)
+            shutil.copy(self.path("own", "tokenizer.json"), self.path(name))
+        own = self.tokenizer_config(self.path("own"))
+        self.write("same/tokenizer_config.json", json.dumps(own))
+        self.write("other/tokenizer_config.json", json.dumps({**own, "eos_token": "<|eot_id|>", "pad_token": "<unk>"}))
+        for options in ((), ("--base", "own")):
+            for name, eos, stops, pad in (("same", 4, [4, 2], None), ("other", 5, [4, 2, 5], 0)):
+                with self.subTest(name, options=options):
+                    merged = f"{name}-{len(options)}"
+                    said = self.hocket("checkpoint", "merge", name, *options, "--out", merged).stdout
+                    self.assertEqual(name == "other", "the tokenizer is that of the adapter, " in said, said)
+                    self.assertEqual(name == "other", "config.json: eos_token_id is 5, not 4" in said, said)
+                    found = {}
+                    for file in ("config.json", "generation_config.json", "tokenizer_config.json"):
+                        with open(self.path(merged, file), encoding="utf-8") as f:
+                            found[file] = json.load(f)
+                    self.assertEqual((eos, pad), (found["config.json"]["eos_token_id"], found["config.json"].get("pad_token_id")))
+                    generation = found["generation_config.json"]
+                    self.assertEqual((stops, pad, 0.5),
+                                     (generation["eos_token_id"], generation.get("pad_token_id"), generation["temperature"]))
+                    self.assertEqual("<|eot_id|>" if name == "other" else own["eos_token"],
+                                     found["tokenizer_config.json"]["eos_token"])
+        said = self.hocket("checkpoint", "export", "other", "--out", "other.gguf").stdout
+        self.assertIn("the tokenizer is that of the adapter, other", said)
+        # The base's tokenizer can be asked for.
+        self.hocket("checkpoint", "merge", "other", "--tokenizer", "own", "--out", "asked")
+        self.assertEqual(own["eos_token"], self.tokenizer_config(self.path("asked"))["eos_token"])
+
     def test_a_server(self):
         self.train("lora", {"path": self.path("own")}, adapter=LORA)
         self.copy_adapter("keyed")

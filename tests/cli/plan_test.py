@@ -255,6 +255,17 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         self.refused("try: hocket plan espresso FILE", "plan", "tensors.yaml", "--espresso")
         self.refused("elements", "plan", "espresso", "tensors.yaml", "--set", "tensors=[{name: a}]")
 
+    def test_a_warning_of_the_cluster_is_printed_once(self):
+        self.model()
+        with open(os.path.join(cli_util.ROOT, "configs/clusters/a100-16x8.yaml"), encoding="utf-8") as f:
+            text = f.read()
+        self.assertIn("bf16: {value: 312TFLOP/s", text)
+        self.put("sparse.yaml", text.replace("bf16: {value: 312TFLOP/s", "bf16: {value: 624TFLOP/s"))
+        r = self.hocket("plan", "model/config.json", "--cluster", "sparse.yaml", "--global-batch", "16", "--seq-len", "64",
+                        "--ranks", "4", *FEW)
+        self.assertEqual(0, r.returncode, r.stderr)
+        self.assertEqual(1, (r.stdout + r.stderr).count("device.peak.bf16 is 624TFLOP/s"), r.stdout + r.stderr)
+
     def test_bad_input(self):
         self.model()
         of_box = ["plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml"]

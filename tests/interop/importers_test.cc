@@ -568,6 +568,27 @@ TEST(Axolotl, CosineWithMinLrHasOneOfTwoRates) {
   }
 }
 
+TEST(Axolotl, AMinLrRatioIsThatOfCosineAlone) {
+  const auto with = [](const std::string& schedule, const std::string& ratio) {
+    return import_axolotl(replaced(kAxolotl, "lr_scheduler: cosine",
+                                   "lr_scheduler: " + schedule + "\ncosine_min_lr_ratio: " + ratio),
+                          "a.yml", {4, 0});
+  };
+  const std::string left = "cosine_min_lr_ratio = 0.1: Axolotl reads it with lr_scheduler cosine";
+  for (const auto& [schedule, min_lr] :
+       {std::pair{"cosine", "2e-05"},
+        {"linear", "0"},
+        {"constant", "0.0002"},
+        {"cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 3e-5}", "3e-05"}}) {
+    const Imported found = with(schedule, "0.1");
+    expect_keys(found, {{"train.min_lr", min_lr}});
+    const bool is_left = std::ranges::any_of(
+        found.ignored, [&](const std::string& line) { return line.starts_with(left); });
+    EXPECT_EQ(is_left, schedule != std::string("cosine")) << schedule;
+  }
+  EXPECT_TRUE(says(refusal_of([&] { with("cosine", "1.5"); }), "expected 0 to 1"));
+}
+
 TEST(Axolotl, ReadsLossesPerTokenBestCheckpointsAndEvents) {
   const std::string pairs = "base_model: m\ndatasets:\n  - path: a.jsonl\nmicro_batch_size: 1\n";
   const auto losses = [&](const std::string& text) {

@@ -215,7 +215,16 @@ TEST(Lora, RefusesTargetsAndSettingsWithoutEffect) {
   lora.modules_to_save = {"embed_tokens"};
   EXPECT_TRUE(says(error_of(small_llama(true), lora), "tied"));
   lora.modules_to_save = {"gate_proj"};
-  EXPECT_TRUE(says(error_of(small_llama(), lora), "trained together"));
+  const LoraPlan half = match_lora(small_llama(), lora, "test");
+  EXPECT_EQ(half.saved, std::vector<std::string>());
+  EXPECT_EQ(std::ssize(half.partly_saved), 3);
+  try {
+    expect_whole_modules(half, "test", LoraKeys::run);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_TRUE(says(std::string(error.text()),
+                     "model.layers.0.mlp.gate_proj, which is one parameter here"));
+  }
   lora = targets({"q_proj", "up_proj"});
   lora.layers_to_transform = {1};
   EXPECT_EQ(error_of(moe("[1]"), lora), "");

@@ -146,7 +146,8 @@ class HostileRewards(rl_util.RlTest):
         with open(self.path("gone.py"), "w", encoding="utf-8") as f:
             f.write("""import os, sys
 for i, line in enumerate(sys.stdin):
-    print('{"error": "gone"}' if i >= 32 and not os.path.exists("back") else i % 2, flush=True)
+    gone = os.path.exists("away") or i >= 32 and not os.path.exists("back")
+    print('{"error": "gone"}' if gone else i % 2, flush=True)
 """)
         reward = {"type": "exec", "command": "exec python3 -S gone.py", "processes": 1, "retries": 0}
         self.write_run("gone", data=rl_util.only(self.path("task/train.jsonl")), train={"steps": 4},
@@ -155,10 +156,18 @@ for i, line in enumerate(sys.stdin):
         self.assertIn("the reward of 16 of 16 samples failed", said)
         self.assertIn("step-000002 is intact, and the same command goes on from it", said)
         self.assertEqual([1, 2], [line["step"] for line in self.metrics("gone")[0]])
-        with open(self.path("back"), "w", encoding="utf-8"):
-            pass
-        self.rl("gone")
+        # A run that resumes where the last one failed says so, until it is past that update.
+        failed = "the last run into this folder failed in update 3: "
+        self.assertNotIn(failed, said)
+        for file, code in (("away", 1), ("back", 0)):
+            with open(self.path(file), "w", encoding="utf-8"):
+                pass
+            said = self.rl("gone", code=code)
+            self.assertRegex(said, failed + ".*the reward of 16 of 16 samples failed")
+            if code:
+                os.remove(self.path(file))
         self.assertEqual([1, 2, 3, 4], [line["step"] for line in self.metrics("gone")[0]])
+        self.assertFalse(os.path.exists(self.path("gone", "failed.json")))
 
     def weights(self, *names):
         """Bytes of a checkpoint's tensors, those of the optimizer too, by file and name."""

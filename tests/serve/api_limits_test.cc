@@ -148,6 +148,7 @@ TEST(ApiLimits, ATextWithoutLogitsIsAServerErrorAndOthersGoOn) {
   const Answer answer = fetch(server.port(), "POST", "/v1/completions", R"({"prompt": "x"})");
   EXPECT_EQ(answer.status, 500);
   EXPECT_EQ(answer.json()["error"]["message"], "the model's logit is inf");
+  EXPECT_EQ(answer.json()["error"]["code"], "logits_not_finite");
   EXPECT_EQ(fetch(server.port(), "GET", "/health").status, 200);
 }
 

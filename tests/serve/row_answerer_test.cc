@@ -34,6 +34,7 @@ class EchoService : public Service {
       update.logprobs.clear();
       update.finish = finish;
       update.error = "the device is gone";
+      update.model_failed = model_failed;
       update.stop_token = 9;
       on_update(update);
     }
@@ -47,7 +48,7 @@ class EchoService : public Service {
 
   std::vector<Request> requests;
   int busy = 0, cancels = 0;
-  bool hangs = false;
+  bool hangs = false, model_failed = false;
   Finish finish = Finish::stop;
 };
 
@@ -276,6 +277,11 @@ TEST_F(RowAnswererTest, FaultsOfTheServiceAreNotTheRows) {
   EXPECT_EQ(line("\"abc\"")["text"], "3 4!");
   service.finish = Finish::failed;
   EXPECT_THROW(line("\"abc\""), Error);
+  // The engine goes on behind a text whose logits are not finite: only its row is wrong.
+  service.model_failed = true;
+  EXPECT_EQ(line("{\"prompt\": \"abc\", \"custom_id\": 7}")["error"]["code"], "logits_not_finite");
+  EXPECT_EQ(result.kind, RowResult::Kind::error);
+  EXPECT_EQ(nlohmann::json::parse(result.json)["custom_id"], 7);
   service.hangs = true;
   service.requests.clear();
   const RowAnswerer answerer(model(), {.max_tokens = 1});
@@ -313,6 +319,9 @@ TEST_F(RowAnswererTest, AnswersLinesOfOpenAisBatches) {
   EXPECT_EQ(nlohmann::json::parse(result.json)["custom_id"], "r1");
   answers = {{500, R"({"error":{"message":"no memory"}})"}};
   EXPECT_THROW(line(row), Error);
+  answers = {{500, R"({"error":{"message":"a logit is inf","code":"logits_not_finite"}})"}};
+  EXPECT_EQ(error(row), "a logit is inf");
+  EXPECT_EQ(nlohmann::json::parse(result.json)["error"]["code"], "logits_not_finite");
   EXPECT_NE(error(R"({"url": "/v1/completions", "body": {"stream": true}})").find("stream"),
             std::string::npos);
   EXPECT_NE(error(R"({"url": "/v1/completions", "method": "GET", "body": {}})").find("GET"),

@@ -51,6 +51,22 @@ class Refusals(rl_util.RlTest):
                 self.assertIn(message, said)
                 self.assertNotIn("it is for data.evaluation", said)
 
+    def test_what_is_left_out_of_held_out_sets_is_reported(self):
+        """A note of what held-out examples lose names their set, as those of the training have none."""
+        def rows(name, lengths):
+            with open(self.path(name), "w", encoding="utf-8") as f:
+                f.writelines(json.dumps({"prompt": "r12=", "completion": "1" * n}) + "\n" for n in lengths)
+            return self.path(name)
+
+        sources = [{"path": rows("train.jsonl", (2, 2, 2, 60)), "split": "train"},
+                   {"path": rows("held.jsonl", (2, 2, 60, 60)), "split": "valid"}]
+        said = self.train(0, {"sources": sources, "truncate": "drop",
+                              "evaluation": [{"name": "quick", "path": rows("quick.jsonl", (2, 60, 60, 60))}]})
+        for note in ("1 example left out, longer than train.seq_len\n",
+                     "2 examples left out, longer than train.seq_len, of those held out\n",
+                     "3 examples left out, longer than train.seq_len, of data.evaluation: quick\n"):
+            self.assertIn(note, said)
+
     def test_too_few_held_out(self):
         def judged(name, count):
             with open(self.path(name), "w", encoding="utf-8") as f:

@@ -94,6 +94,19 @@ class KnownTruth(unittest.TestCase):
         self.assertGreater(pauses["gain"], 2)
         self.assertIn("no other step", pauses["doubt"])
 
+    def test_transfers_that_take_no_longer_than_usual_are_no_slow_link(self):
+        """Kernels of a healthy job take very unequal times. The only step that counts has the longer transfer of two, and
+        all transfers together take the usual time."""
+        job = Job(seed=462174991, ranks=2, steps=2, layers=1, kernels=2, kernel_us=5, host_us=50, noise=0.5, bucket=0,
+                  copies=False, wait="item", cold=True, marks_on_device=False, clocks_us=1e6)
+        found = self.analyse(job)
+        link = next(c for c in found["causes"] if c["cause"] == "slow link")
+        self.assertGreater(found["S"], 1.1)
+        self.assertGreater(link["explains"], 0.5)
+        self.assertIn("take no longer than the usual ones", link["evidence"])
+        self.assertIn("no longer than usual", link["doubt"])
+        self.assertNotEqual(found["cause"], "slow link")
+
 
 if __name__ == "__main__":
     unittest.main()

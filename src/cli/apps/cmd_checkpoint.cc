@@ -92,7 +92,36 @@ struct GivenModel {
   models::ModelConfig config;
   checkpoint::ModelFiles files;
   std::unique_ptr<checkpoint::ModelWeights> weights;
+  std::vector<std::string> notes;  ///< sentences about files that are not the base's
 };
+
+/// Gives a model with an adapter the adapter's tokenizer, with its special tokens: the one that it
+/// was trained with. What the adapter's folder lacks is the base's.
+void take_tokenizer_of_adapter(GivenModel* given) {
+  const checkpoint::ModelLocation& at = given->at;
+  const std::string base_path = at.folder != at.adapter         ? at.folder
+                                : gguf::is_gguf(at.config_file) ? at.config_file
+                                                                : parent_path(at.config_file);
+  const checkpoint::ModelFiles base = checkpoint::read_model_files(base_path);
+  if (at.folder != at.adapter) {
+    checkpoint::take_tokenizer(at.adapter, &given->files);
+  } else if (!given->files.has(checkpoint::kGenerationFile) &&
+             base.has(checkpoint::kGenerationFile)) {
+    given->files.texts[checkpoint::kGenerationFile] = base.texts.at(checkpoint::kGenerationFile);
+  }
+  checkpoint::complete_tokenizer(given->config, &given->files);
+  if (!checkpoint::has_chat_template(given->files)) {
+    checkpoint::take_chat_template(base, &given->files);
+  }
+  given->notes = checkpoint::take_special_tokens(base, &given->config, &given->files);
+  const auto text = base.texts.find(checkpoint::kTokenizerFile);
+  const bool is_same =
+      text != base.texts.end() && text->second == given->files.texts.at(checkpoint::kTokenizerFile);
+  if (!is_same || !given->notes.empty()) {
+    given->notes.insert(given->notes.begin(),
+                        fmt::format("the tokenizer is that of the adapter, {}", at.adapter));
+  }
+}
 
 /// Opens a model that is to be written again. Throws Error for no model, for nothing to write to,
 /// and for a tokenizer that nothing here could read.
@@ -110,6 +139,9 @@ GivenModel open_model(const char* verb, const ConvertOptions& options) {
   given.files = checkpoint::read_model_files(given.at.folder);
   if (!options.tokenizer.empty()) {
     checkpoint::take_tokenizer(options.tokenizer, &given.files);
+  } else if (!given.at.adapter.empty() &&
+             file_exists(join_path(given.at.adapter, checkpoint::kTokenizerFile))) {
+    take_tokenizer_of_adapter(&given);
   }
   if (!given.files.has(checkpoint::kTokenizerFile)) {
     fail(verb, "{} has no tokenizer.json; try --tokenizer FILE", given.at.folder);
@@ -203,7 +235,7 @@ int export_model(const ConvertOptions& options) {
   const checkpoint::ModelSource source = checkpoint::source_of(*given.weights, given.config);
   gguf::Metadata metadata =
       checkpoint::gguf_metadata(given.config, checkpoint::gguf_type(source, type), given.at.folder);
-  std::vector<std::string> notes;
+  std::vector<std::string> notes = given.notes;
   add_decoded(given, options.type, &notes);
   for (const std::string& lost :
        checkpoint::add_gguf_files(given.files, given.config, given.at.folder, &metadata)) {
@@ -217,7 +249,7 @@ int export_model(const ConvertOptions& options) {
 int import_model(const ConvertOptions& options) {
   const std::optional<graph::DType> type = folder_type("checkpoint import", options.type);
   const GivenModel given = open_model("checkpoint import", options);
-  std::vector<std::string> notes;
+  std::vector<std::string> notes = given.notes;
   add_decoded(given, options.type, &notes);
   add_left(given.files, &notes);
   print_written(options,
@@ -240,7 +272,7 @@ int merge_adapter(const ConvertOptions& options, const std::string& base) {
     fail(kVerb, "{} is a model; expected an adapter's folder, or a run that trained one",
          options.model);
   }
-  std::vector<std::string> notes;
+  std::vector<std::string> notes = given.notes;
   add_decoded(given, options.type, &notes);
   print_written(options,
                 checkpoint::export_folder(checkpoint::source_of(*given.weights, given.config), type,
@@ -296,7 +328,8 @@ int add_tokens(TokenOptions& options) {
   const checkpoint::Written written =
       checkpoint::export_folder(made.source, type, made.files.texts, options.convert.out);
   const int64_t rows = made.source.config.vocab_size;
-  std::vector<std::string> notes = made.notes;
+  std::vector<std::string> notes = given.notes;
+  notes.insert(notes.end(), made.notes.begin(), made.notes.end());
   add_decoded(given, options.convert.type, &notes);
   add_left(made.files, &notes);
   if (options.convert.json) {
@@ -371,8 +404,9 @@ void declare_merge(Args& args) {
   args.about("an adapter merged into its base, as a Hugging Face folder",
              "Weights with an adapter become W + scale B A, computed in f64 and rounded once to "
              "the base's type; modules that the adapter has in full replace the base's. Files "
-             "beside the weights are the adapter's, if it has a tokenizer, else the base's. "
-             "transformers, vLLM and every command here open the folder.");
+             "beside the weights are the adapter's, if it has a tokenizer, else the base's; ids of "
+             "special tokens in config.json and generation_config.json follow. transformers, vLLM "
+             "and every command here open the folder.");
   args.positional("ADAPTER", &options->model,
                   "a PEFT adapter's folder, or a run of ours that trained one");
   args.option("--base", "MODEL", base.get(),

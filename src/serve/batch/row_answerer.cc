@@ -249,6 +249,7 @@ std::vector<RowAnswerer::Text> RowAnswerer::generate(const Task& task,
         all.stop_token = update.stop_token;
         all.stop = update.stop;
         all.error = update.error;
+        all.model_failed = update.model_failed;
         --texts->running;
         texts->came.notify_all();
       };
@@ -272,6 +273,7 @@ std::vector<RowAnswerer::Text> RowAnswerer::generate(const Task& task,
   }
   std::vector<Text> out;
   for (const Update& update : texts->updates) {
+    if (update.model_failed) throw WrongRow{kNotFiniteCode, update.error};
     if (update.finish == Finish::failed) fail_run("batch", "{}", update.error);
     if (update.finish == Finish::cancelled) throw Stopped{};
     out.push_back({update.text, update.stop, update.stop_token, update.finish,
@@ -343,15 +345,20 @@ RowResult RowAnswerer::answer_body(const InputRow& row, const CustomId& custom_i
     std::this_thread::sleep_for(kBusyInterval);
   }
   const OrderedJson json = OrderedJson::parse(answer.body, nullptr, /*allow_exceptions=*/false);
-  if (answer.status >= 500 || json.is_discarded()) {
+  const auto in_error = [&json](const char* key) -> std::string {
+    if (!json.is_object() || !json.contains("error") || !json["error"].is_object()) return "";
+    const OrderedJson value = json["error"].value(key, OrderedJson());
+    return value.is_string() ? value.get<std::string>() : "";
+  };
+  const bool is_of_row = in_error("code") == kNotFiniteCode;
+  if ((answer.status >= 500 && !is_of_row) || json.is_discarded()) {
     fail_run("batch", "{} answers with status {}: {}", url, answer.status, quote(answer.body, 400));
   }
   if (answer.status != 200) {
-    const auto error = json.is_object() ? json.find("error") : json.end();
-    const bool has_message = json.is_object() && error != json.end() && error->is_object() &&
-                             error->contains("message") && (*error)["message"].is_string();
-    return row_error(row.row, custom_id, fmt::format("status_{}", answer.status),
-                     has_message ? (*error)["message"].get<std::string>() : answer.body);
+    const std::string message = in_error("message");
+    return row_error(row.row, custom_id,
+                     is_of_row ? kNotFiniteCode : fmt::format("status_{}", answer.status),
+                     message.empty() ? answer.body : message);
   }
   RowResult result{row.row, RowResult::Kind::output, 0, 0, ""};
   if (const auto usage = json.find("usage"); usage != json.end() && usage->is_object()) {

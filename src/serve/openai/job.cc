@@ -112,8 +112,9 @@ Refusal Job::reason_to_end() const {
 }
 
 Refusal Job::failed(const Update& update) const {
-  if (!context_.service.failure().empty() || update.model_failed) {
-    return {.status = 500, .message = update.error};
+  if (!context_.service.failure().empty()) return {.status = 500, .message = update.error};
+  if (update.model_failed) {
+    return {.status = 500, .message = update.error, .code = kNotFiniteCode};
   }
   if (context_.service.is_shut_down()) return {.status = 503, .message = update.error};
   return {.status = 400, .message = update.error, .code = "text_failed"};
