@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares published training rates (bench/published_tables.py) with `hocket simulate`, by cluster file.
+"""Compares published training rates (bench/published_tables.py, bench/published_others.py) with `hocket simulate`, by cluster file.
 
     bench/published_rows.py [--machine mosaic-h100 ...] [--cluster FILE] [--json FILE] [--hocket build/hocket]
 
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 
+import published_others
 import published_tables
 import yaml
 
@@ -26,7 +27,14 @@ CLUSTERS = os.path.join(ROOT, "configs", "clusters")
 MACHINES = {"mosaic-h100": ["mosaic-h100", "h100-64x8"], "mosaic-a100": ["mosaic-a100", "a100-16x8"],
             "torchtitan-h100": ["grand-teton-h100"], "torchtitan-a100": ["a100-16x8"], "trainy-h200": ["h200-ethernet-3to1"],
             "selene": ["selene-a100"], "modelzoo": ["modelzoo-h100"], "nemo-h100": ["nemo-h100", "dgx-h100-superpod"],
-            "dgx2-v100": ["aws-p3dn-v100"]}
+            "dgx2-v100": ["aws-p3dn-v100"], "dgxc-h100": ["nemo-h100", "dgx-h100-superpod"], "b200": ["dgx-b200"],
+            "llama3-h100": ["dgx-h100-superpod"], "mosaic-h100-large": ["mosaic-h100", "h100-64x8"],
+            "mosaic-a100-40": ["mosaic-a100", "azure-nd-a100-v4"], "a100-80": ["a100-16x8"], "a100-40": ["azure-nd-a100-v4"],
+            "jean-zay": ["aws-p4de-a100"]}
+
+
+def all_rows():
+    return published_tables.all_rows() + published_others.all_rows()
 
 
 def enlarged(cluster, row, folder):
@@ -155,7 +163,7 @@ def main():
     all_lines = []
     with tempfile.TemporaryDirectory() as folder:
         for machine in args.machine or MACHINES:
-            rows = [row for row in published_tables.all_rows() if row.machine == machine][::args.every]
+            rows = [row for row in all_rows() if row.machine == machine][::args.every]
             rows = [row for row in rows if row.memory_gib or not args.memory]
             for name in args.cluster or MACHINES[machine]:
                 path = name if name.endswith(".yaml") else os.path.join(CLUSTERS, name + ".yaml")

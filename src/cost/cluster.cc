@@ -332,7 +332,7 @@ Cluster without_shares() {
 /// Gives absent shares of a device the typical ones of the shipped datasheet files. Those that a
 /// curve replaces, and those of cores, are 1.
 void fill_in_shares(Cluster* cluster) {
-  constexpr const char* kTypicalFile = "dgx-h100-superpod";
+  constexpr const char* kTypicalFile = "h100-64x8";
   Efficiency& mine = cluster->device.efficiency;
   const bool is_core = cluster->this_machine || cluster->device_is_host();
   const auto fill_in = [&](const char* key, const ShareCurve& curve, Fraction Efficiency::*share) {

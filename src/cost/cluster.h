@@ -279,8 +279,10 @@ struct Accuracy {
   int64_t ranks = 0;
   bool experts = false, in_view = false;
   void fields(Fields& visit) {
-    visit("basis", basis,
-          "fitted: constants are fitted to steps of these machines; datasheet: they are typical");
+    visit(
+        "basis", basis,
+        "fitted: constants are fitted to steps of these machines; measured: kernels were timed one "
+        "by one; datasheet: constants are typical");
     visit("low", low, "least time of a step, over the predicted one").min(0);
     visit("high", high, "most time of a step, over the predicted one").min(0);
     visit("fitted", fitted, "published steps that constants were fitted to");

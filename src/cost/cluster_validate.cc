@@ -203,8 +203,9 @@ void Cluster::validate_accuracy(const std::string& where) const {
     fail(where, "device.reserve is all of device.memory; expected less");
   }
   if (accuracy.basis.empty() && !accuracy.given()) return;
-  if (accuracy.basis != "fitted" && accuracy.basis != "datasheet") {
-    fail(where, "accuracy.basis is {}; expected fitted or datasheet", quote(accuracy.basis));
+  if (accuracy.basis != "fitted" && accuracy.basis != "datasheet" && accuracy.basis != "measured") {
+    fail(where, "accuracy.basis is {}; expected fitted, measured or datasheet",
+         quote(accuracy.basis));
   }
   if (!(accuracy.low > 0 && accuracy.low <= 1 && accuracy.high >= 1 && accuracy.high <= 100)) {
     fail(where, "accuracy has low {} and high {}; expected 0 < low <= 1 <= high <= 100",

@@ -11,7 +11,9 @@ namespace hocket::cost {
 namespace {
 
 struct Known {
-  std::string_view device, name, text;
+  /// Word in names of the devices that it stands for; empty: for none, it is known by name alone.
+  std::string_view device;
+  std::string_view name, text;
 };
 
 constexpr Known kKnown[] = {
@@ -24,6 +26,11 @@ constexpr Known kKnown[] = {
         "h100",
         "dgx-h100-superpod",
 #include "cost/dgx-h100-superpod.yaml.inc"
+    },
+    {
+        "",
+        "h100-64x8",
+#include "cost/h100-64x8.yaml.inc"
     },
     {
         "v100",
@@ -39,7 +46,9 @@ std::string known_cluster_of(std::string_view words) {
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   for (const Known& known : kKnown) {
-    if (lower.find(known.device) != std::string::npos) return std::string(known.name);
+    if (!known.device.empty() && lower.find(known.device) != std::string::npos) {
+      return std::string(known.name);
+    }
   }
   return "";
 }

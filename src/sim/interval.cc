@@ -40,14 +40,16 @@ std::string basis_of(const JudgedNodes& nodes) {
         nodes.device->efficiency.typical.empty() ? "" : " and not all shares of the peaks",
         kUnknownHigh);
   }
+  const bool measured = accuracy.basis == "measured";
   const auto rows = [&](const std::vector<std::string>& list) {
-    return counted(static_cast<int64_t>(list.size()), "published step") +
+    return counted(static_cast<int64_t>(list.size()), measured ? "step" : "published step") +
            (accuracy.device.empty() ? "" : " of " + accuracy.device);
   };
   std::string text = accuracy.basis == "fitted"
                          ? fmt::format("fitted to {}, {:.1f} % off on them", rows(accuracy.fitted),
                                        100 * accuracy.fitted_error)
-                         : "a datasheet with typical efficiencies";
+                     : measured ? "kernels measured one by one"
+                                : "a datasheet with typical efficiencies";
   if (!accuracy.held_out.empty()) {
     text += fmt::format("; {:.1f} % off on {} {}", 100 * accuracy.held_out_error,
                         rows(accuracy.held_out),

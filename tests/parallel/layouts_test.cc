@@ -355,6 +355,28 @@ TEST(LayoutsOfAGraph, GatherTokensWhereTheEmbeddingGradientIsLarger) {
   EXPECT_EQ(embedding(proven("dp: 4", true)), "edp:P");
 }
 
+/// Weights cast to 8 bits stay where their parameters are. Tokens move for a product, however many
+/// replicas have tokens.
+TEST(LayoutsOfAGraph, GatherNoWeightsOf8Bits) {
+  const engine::Run run = engine::parse_run(
+      "model: {float8: true, dtype: bf16, config: {model_type: llama, vocab_size: 64, "
+      "hidden_size: 64, num_hidden_layers: 1, num_attention_heads: 2, num_key_value_heads: 2, "
+      "head_dim: 32, intermediate_size: 1024}}\n"
+      "train: {global_batch: 8, seq_len: 256}\n"
+      "plan: {dp: 8, tp: 2, sequence_parallel: true, micro_batch: 1, threads_per_rank: 1}\n",
+      "layouts", {});
+  const engine::Compiled made = engine::compile(run);
+  int gathered = 0;
+  for (const program::Task& task : made.program.classes[program::ClassId(0)].tasks) {
+    const program::Kind& kind = made.program.kind(task);
+    EXPECT_NE(kind.op, "resplit");
+    if (kind.op != "all_gather" || graph::bits_of(kind.out[0].dtype) != 8) continue;
+    ++gathered;
+    EXPECT_EQ(kind.out[0].dims, (std::vector<graph::Dim>{256, 64}));
+  }
+  EXPECT_GT(gathered, 0);
+}
+
 /// A norm over all heads does not keep heads from being split: ranks sum a number per token.
 TEST(LayoutsOfAGraph, SplitHeadsThatANormReads) {
   constexpr int64_t kTokens = 64, kWidth = 32, kHeads = 4, kEach = 8, kVocab = 64;

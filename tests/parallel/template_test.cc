@@ -10,6 +10,7 @@
 #include "parallel/lowering/lower.h"
 #include "parallel/lowering/stamp.h"
 #include "passes/pass.h"
+#include "run/compile.h"
 #include "tests/check/check_util.h"
 
 namespace hocket::parallel {
@@ -136,6 +137,33 @@ TEST(Templates, DoNotGrowWithMicroBatches) {
   const std::string few_text = tasks_of(few), many_text = tasks_of(many);
   EXPECT_EQ(std::count(few_text.begin(), few_text.end(), '\n'),
             std::count(many_text.begin(), many_text.end(), '\n'));
+}
+
+/// Weights are cast to 8 bits once per step where they are stored as they are read, and once per
+/// pass where they are gathered for it.
+TEST(Templates, CastWeightsOncePerStep) {
+  const auto casts = [](const std::string& plan) {
+    const engine::Run run = engine::parse_run(
+        "model: {float8: true, dtype: bf16, config: {model_type: llama, vocab_size: 64, "
+        "hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 2, num_key_value_heads: 2, "
+        "head_dim: 32, intermediate_size: 128}}\n"
+        "train: {global_batch: 8, seq_len: 32}\nplan: {micro_batch: 1, threads_per_rank: 1, " +
+            plan + "}\n",
+        "casts", {});
+    const engine::Compiled made = engine::compile(run);
+    EXPECT_TRUE(check::check(made.program, made.reference).ok()) << plan;
+    const program::RankClass& cls = made.program.classes[program::ClassId(0)];
+    const auto of_weights = [&](const program::Task& task) {
+      return made.program.kind(task).op == "cast" &&
+             made.program.kind(task).in[0].dims[0] != graph::Dim(32);
+    };
+    return std::count_if(cls.tasks.begin(), cls.tasks.end(), of_weights);
+  };
+  constexpr int kWeights = 6;  // of a layer: q, k, v, o, gate with up, down
+  EXPECT_EQ(casts("dp: 2"), 2 * kWeights);
+  EXPECT_EQ(casts("dp: 2, shard: {optimizer: all}"), 2 * kWeights);
+  EXPECT_EQ(casts("pp: 2"), kWeights);
+  EXPECT_EQ(casts("dp: 2, shard: {params: all, grads: all, optimizer: all}"), 4 * 2 * kWeights);
 }
 
 TEST(Templates, TextNamesValuesAndTasks) {

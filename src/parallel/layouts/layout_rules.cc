@@ -487,6 +487,8 @@ double LayoutRules::cost_to_reshard(TensorId id, Placement to, size_t axis) {
   if (is_pinned(id, axis) && pinned_.tensors.at(id).layout[axis] != to) return kInfinity;
   if (from == to) return 0;
   if (moved.kind == TensorKind::param || moved.kind == TensorKind::state) return kInfinity;
+  // Nor do weights in another type, such as those cast to 8 bits, move for a micro-batch.
+  if (moved.producer != kNone && is_of_parameters(moved.producer)) return kInfinity;
   // Counts of rows belong to the rank's own tokens. Partial rows are added up with their token.
   if (counts_of_rows_[id] != kNone) return kInfinity;
   if (moved.type.routed() && from.is_partial()) return kInfinity;

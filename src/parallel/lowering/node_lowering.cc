@@ -223,8 +223,35 @@ void NodeLowering::reduce_inputs_together(const std::vector<TensorId>& inputs,
   }
 }
 
+/// Returns whether the node makes the same values for all micro-batches: from parameters alone, as
+/// the rank stores them. Parameters that are gathered for a pass are gone after it.
+bool NodeLowering::is_of_step(const graph::Node& node, const NodeLayouts& wanted) const {
+  if (rank_.program.num_micro_batches == 1) return false;
+  if (node.in.empty() || node.recompute || !node.accumulate.empty()) return false;
+  for (size_t i = 0; i < node.in.size(); ++i) {
+    const TensorId id = node.in[i];
+    if (graph_.tensor(id).kind != TensorKind::param) return false;
+    if (wanted.in[i] != layouts_.storage[id]) return false;
+  }
+  return std::none_of(node.out.begin(), node.out.end(), [&](TensorId id) {
+    return accumulated_[id] || is_output_[id] || total_[id] || !remote_consumers_[id].empty();
+  });
+}
+
 void NodeLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin,
                         const TaskSite& site) {
+  if (in_step(site) || !is_of_step(node, wanted)) return emit_task(node, wanted, origin, site);
+  // The stages of an earlier route of this rank have the same values.
+  const auto known = [&](TensorId id) { return values_.find(id, layouts_.tensor[id]) != kNone; };
+  if (std::all_of(node.out.begin(), node.out.end(), known)) return;
+  TaskSite begin = site;
+  begin.list = &rank_.out.begin;
+  begin.life = Value::Life::step;
+  emit_task(node, wanted, origin, begin);
+}
+
+void NodeLowering::emit_task(const graph::Node& node, const NodeLayouts& wanted, int32_t origin,
+                             const TaskSite& site) {
   // Inputs first, then the operands: an output shares the buffer of the input that it updates in
   // place, or of the accumulator that it adds to. Sends to other stages follow at once.
   const ops::Op& op = ops::find(node.op);

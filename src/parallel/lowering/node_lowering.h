@@ -23,7 +23,8 @@ class NodeLowering {
   void begin_route(int32_t route);
   /// Appends the tasks of a node. `wanted`: layouts of its inputs. `origin`: its index in the graph
   /// that is lowered. At a site outside the micro-batch template
-  /// (TaskSite::life), outputs are neither accumulated nor sent.
+  /// (TaskSite::life), outputs are neither accumulated nor sent. What all micro-batches make of
+  /// parameters alone, such as weights in 8 bits, is made once, before the first of them.
   void emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin,
             const TaskSite& site);
   /// Returns the value of a tensor in a layout. Appends the tasks that bring it there, if any.
@@ -47,6 +48,9 @@ class NodeLowering {
 
  private:
   ValueId base(graph::TensorId tensor, const TaskSite& site);
+  bool is_of_step(const graph::Node& node, const NodeLayouts& wanted) const;
+  void emit_task(const graph::Node& node, const NodeLayouts& wanted, int32_t origin,
+                 const TaskSite& site);
   ValueId get_for_step(graph::TensorId param, const graph::Layout& layout, const TaskSite& site);
   void note_gathered_again(graph::TensorId tensor, const TaskList& list, size_t begin);
   void emit_send(graph::TensorId tensor, const TaskSite& site);

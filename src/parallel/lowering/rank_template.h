@@ -79,8 +79,8 @@ struct StageTemplate {
 /// same rank and route needs no message.
 struct RankTemplate {
   std::vector<Value> values;
-  /// Tasks before all micro-batches: gathers of parameters for the whole step, in the order in
-  /// which the stages read them.
+  /// Tasks before all micro-batches: gathers of parameters for the whole step and what is made of
+  /// parameters alone, in the order in which the stages read them.
   TaskList begin;
   std::vector<StageTemplate> stages;  ///< ascending, route by route
   std::vector<GradReduction> grads;
