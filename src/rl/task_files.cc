@@ -146,7 +146,7 @@ std::string rl_yaml(const TaskFilesOptions& options, const Lengths& lengths) {
   const std::string kl =
       kind.kl_coef == nullptr
           ? ""
-          : fmt::format("  kl_coef: {}  # keeps the form of answers\n", kind.kl_coef);
+          : fmt::format("  kl_coef: {}  # stays near the model of the warm-up\n", kind.kl_coef);
   return fmt::format(
       "# Teaches the model of warmup.yaml to be right in task {task} (docs/tasks.md).\n"
       "objective: rl\n"

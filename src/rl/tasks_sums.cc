@@ -64,12 +64,17 @@ class AdditionTask : public Task {
     out.key = key_of({first, second});
     return out;
   }
-  /// Three of four examples have shorter numbers, and are right. The completion of the others is
-  /// the sum of their numbers with shuffled digits: which digits belong together is left to learn.
+  /// Three of four examples have few digits, at most one more than the longest number, and are
+  /// right. The completion of the others is the sum of their numbers with shuffled digits: which
+  /// digits belong together is left to learn.
   WarmUpExample draw_warm_up(Rng* rng) const override {
     if (digits_ > 1 && rng->below(4) < 3) {
-      const int64_t first = draw_number(rng->between(1, digits_ - 1), rng);
-      const int64_t second = draw_number(rng->between(1, digits_ - 1), rng);
+      int64_t of_first = 0, of_second = 0;
+      do {
+        of_first = rng->between(1, digits_);
+        of_second = rng->between(1, digits_);
+      } while (of_first + of_second > digits_ + 1);
+      const int64_t first = draw_number(of_first, rng), second = draw_number(of_second, rng);
       return {fmt::format("{}+{}=", first, second), written(first + second),
               key_of({first, second})};
     }
