@@ -195,13 +195,15 @@ struct RewardPool::Impl {
     sample.rewards.clear();
     sample.reward = 0;
     sample.reward_failed = false;
+    bool has_score = false;  // not only None
     for (size_t i = 0; i < sections.size(); ++i) {
       RewardPart& part = task->parts[i];
       sample.reward += sections[i].weight * part.score;
       sample.reward_failed |= part.failed;
+      has_score |= !part.is_not_applicable();
       sample.rewards.emplace(names[i], std::move(part));
     }
-    sample.left_out = sample.reward_failed && leaves_out;
+    sample.left_out = !has_score || (sample.reward_failed && leaves_out);
     sample.shaped_reward = sample.reward;
   }
 
