@@ -36,6 +36,7 @@ void refuse_unused(const engine::RewardSection& section, const std::string& wher
   refuse(!section.command.empty(), "command", {"exec"});
   refuse(section.processes != defaults.processes, "processes", {"exec"});
   refuse(section.timeout_s != defaults.timeout_s, "timeout_s", {"exec", "http"});
+  refuse(section.busy_timeout_s != defaults.busy_timeout_s, "busy_timeout_s", {"http"});
   refuse(section.retries != defaults.retries, "retries", {"exec", "http"});
   refuse(!section.url.empty(), "url", {"http"});
   refuse(!section.judge_model.empty(), "judge_model", {"http"});
@@ -165,6 +166,10 @@ struct RewardPool::Impl {
         return part;
       } catch (const Stopped&) {
         throw;
+      } catch (const LastingFailure& error) {
+        failure.error = printable(error.what());
+        failure.tries = i;
+        break;
       } catch (const std::exception& error) {
         failure.error = printable(error.what());  // it may have a server's or command's words
       } catch (...) {
