@@ -36,6 +36,7 @@ void refuse_unused(const engine::RewardSection& section, const std::string& wher
   refuse(!section.command.empty(), "command", {"exec"});
   refuse(section.processes != defaults.processes, "processes", {"exec"});
   refuse(section.timeout_s != defaults.timeout_s, "timeout_s", {"exec", "http"});
+  refuse(section.start_timeout_s != defaults.start_timeout_s, "start_timeout_s", {"exec"});
   refuse(section.busy_timeout_s != defaults.busy_timeout_s, "busy_timeout_s", {"http"});
   refuse(section.retries != defaults.retries, "retries", {"exec", "http"});
   refuse(!section.url.empty(), "url", {"http"});
