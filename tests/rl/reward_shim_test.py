@@ -121,8 +121,8 @@ class Shim(unittest.TestCase):
                 assert data_sources == ["numbers"] and extra_infos == [{}]
                 return [{"score": scale * (a == b), "acc": a == b} for a, b in zip(solution_strs, ground_truths)]
         """
-        self.assertEqual([{"score": 2, "acc": 1}, {"score": 0, "acc": 0}],
-                         self.answers(source, [{"extra_info": None}, {"extra_info": None, "solution_str": "5"}], "--kwargs", '{"scale": 2}'))
+        lines = [{"extra_info": None}, {"extra_info": None, "solution_str": "5"}]
+        self.assertEqual([{"score": 2, "acc": 1}, {"score": 0, "acc": 0}], self.answers(source, lines, "--kwargs", '{"scale": 2}'))
 
     def test_modules(self):
         package = pathlib.Path(self.folder.name, "pack")
