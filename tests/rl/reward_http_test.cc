@@ -152,15 +152,12 @@ TEST(RewardHttp, FindsTheNumber) {
 
 TEST(RewardHttp, ErrorsNameTheServersWrongAnswer) {
   FakeJudge judge;
-  engine::RewardSection section = judge_section(judge.url());
-  section.busy_timeout_s = 0;
-  const auto reward = make_reward(section, "judges");
+  const auto reward = make_reward(judge_section(judge.url()), "judges");
   const auto error = [&](int status, const std::string& body) {
     judge.set(status, body);
     return error_in([&] { score_under(reward.get(), 1, "x"); });
   };
   EXPECT_EQ(error(500, "no memory\n"), "[judge] status 500: no memory");
-  EXPECT_TRUE(holds(error(429, ""), "status 429"));
   EXPECT_TRUE(holds(error(200, "<html>"), "[judge] "));
   EXPECT_TRUE(holds(error(200, "{}"), "[judge] choices"));
   EXPECT_TRUE(holds(error(200, R"({"choices": []})"), "[judge] choices"));
