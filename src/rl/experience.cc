@@ -63,7 +63,8 @@ const std::string& deciding_reward(const engine::RlSection& section) {
 
 bool is_right(const Sample& sample, const std::string& deciding, double right_from) {
   const auto part = sample.rewards.find(deciding);
-  return part != sample.rewards.end() && !part->second.failed && part->second.score >= right_from;
+  return part != sample.rewards.end() && !part->second.failed &&
+         !part->second.is_not_applicable() && part->second.score >= right_from;
 }
 
 namespace {
@@ -262,18 +263,6 @@ struct Moments {
   }
 };
 
-/// Returns whether a reward of TRL's gave None, which counts in no mean.
-bool is_not_applicable(const RewardPart& part) { return part.details.contains("not_applicable"); }
-
-/// Returns whether a sample's reward counts in means: it is not left out, and some reward gave a
-/// number.
-bool is_rated(const Sample& sample) {
-  if (sample.left_out) return false;
-  return sample.rewards.empty() ||
-         !std::all_of(sample.rewards.begin(), sample.rewards.end(),
-                      [](const auto& named) { return is_not_applicable(named.second); });
-}
-
 }  // namespace
 
 train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_per_prompt) {
@@ -281,7 +270,7 @@ train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_pe
   std::map<std::string, Moments> parts;
   int64_t truncated = 0, failed = 0, groups = 0, even = 0;
   for (const Sample& sample : samples) {
-    if (is_rated(sample)) {
+    if (!sample.left_out) {
       rewards.add(sample.reward);
     }
     lengths.add(static_cast<double>(sample.tokens.size()));
@@ -293,7 +282,7 @@ train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_pe
     failed += sample.reward_failed ? 1 : 0;
     for (const auto& [name, part] : sample.rewards) {
       Moments& scores = parts[name];
-      if (is_not_applicable(part) || (part.failed && sample.left_out)) continue;
+      if (part.is_not_applicable() || (part.failed && sample.left_out)) continue;
       scores.add(part.score);
       for (const auto& [detail, value] : part.details) {
         parts[name + "/" + detail].add(value);
@@ -345,7 +334,7 @@ train::Values evaluation_metrics(std::span<const Sample> samples, int64_t sample
   std::vector<int64_t> right(samples.size() / n, 0);
   for (size_t i = 0; i < samples.size(); ++i) {
     const Sample& sample = samples[i];
-    if (is_rated(sample)) {
+    if (!sample.left_out) {
       rewards.add(sample.reward);
     }
     lengths.add(static_cast<double>(sample.tokens.size()));

@@ -30,7 +30,7 @@ struct Experience {
 };
 
 /// Returns the loss inputs of samples, with rewards, old log-probabilities (those of sampling), and
-/// the marks of the overlong filter and of failed rewards.
+/// the marks of the overlong filter and of samples left out.
 std::vector<LossInputs> loss_inputs_of(const engine::RlSection& section,
                                        std::span<const Sample> samples);
 
@@ -44,8 +44,8 @@ bool is_even(std::span<const Sample> group);
 /// Returns the name of the first reward, which decides whether samples are right.
 const std::string& deciding_reward(const engine::RlSection& section);
 
-/// Returns whether a sample is right: its reward `deciding` is `right_from` or more and did not
-/// fail.
+/// Returns whether a sample is right: its reward `deciding` is `right_from` or more, did not fail
+/// and is not None.
 bool is_right(const Sample& sample, const std::string& deciding, double right_from);
 
 /// Writes samples as bytes, and reads them again, bit for bit.

@@ -13,7 +13,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -30,6 +33,7 @@ namespace {
 // Nanoseconds: between two looks at stop_if_asked(), and for a process to end by itself.
 constexpr int64_t kLookSlice = 50'000'000, kEndGrace = 500'000'000;
 constexpr size_t kMaxErrorLine = 400;  // of standard error in a message
+constexpr size_t kErrorLines = 4;      // of standard error in the message of a failed start
 constexpr int kFirstFd = 10;           // above the numbers that a child's files get
 
 /// A pipe; its ends are closed unless they are taken.
@@ -151,7 +155,7 @@ void reap_child(pid_t pid) {
 }
 
 /// Returns "ended with status 3" and the like.
-std::string shown_end(const siginfo_t& info) {
+std::string shown_status(const siginfo_t& info) {
   if (info.si_code != CLD_EXITED) return fmt::format("was ended by signal {}", info.si_status);
   constexpr int kOfSignal = 128;  // the shell's status of a command that a signal ended
   const int signal = info.si_status - kOfSignal;
@@ -159,9 +163,22 @@ std::string shown_end(const siginfo_t& info) {
                     : fmt::format("ended with status {}", info.si_status);
 }
 
+/// Returns the value of a line {"ready": ...}; none: it is another one.
+std::optional<bool> ready_of(std::string_view line) {
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_object() || json.size() != 1) return {};
+  const auto ready = json.find("ready");
+  if (ready == json.end() || !ready->is_boolean()) return {};
+  return ready->get<bool>();
+}
+
+int64_t after(int64_t ns, double seconds) { return ns + static_cast<int64_t>(seconds * 1e9); }
+
 }  // namespace
 
-LineProcess::LineProcess(const std::string& command, const std::string& where) : where_(where) {
+LineProcess::LineProcess(const std::string& command, const std::string& where,
+                         const LineLimits& limits)
+    : where_(where), limits_(limits), started_ns_(now_ns()) {
   OwnedPipe in(where), out(where), err(where), lifeline(where);
   const auto check = [&](pid_t pid) {
     if (pid < 0) fail_run(where, "the command could not be started: {}", std::strerror(errno));
@@ -219,15 +236,55 @@ void LineProcess::close_input() {
   closed_ns_ = now_ns();
 }
 
-std::string LineProcess::ask(std::string_view line, double timeout_s) {
+int64_t LineProcess::start_deadline_ns() const { return after(started_ns_, limits_.start_s); }
+
+bool LineProcess::take_news() {
+  bool found = false;
+  size_t end = 0;
+  while (state_ != State::ready && (end = output_.find('\n')) != std::string::npos) {
+    const std::optional<bool> ready = ready_of(std::string_view(output_).substr(0, end));
+    if (!ready) break;
+    state_ = *ready ? State::ready : State::starting;
+    output_.erase(0, end + 1);
+    found = true;
+  }
+  return found;
+}
+
+std::string LineProcess::start_within(double silent_s) {
+  for (;;) {
+    stop_if_asked();
+    error_bytes_ = 0;  // a start may say much
+    read_errors();
+    const bool goes_on = read_output();
+    take_news();
+    siginfo_t info;
+    if (!goes_on || child_ended(pid_, 0, &info)) return with_last_errors(shown_end());
+    if (state_ == State::ready || (is_starting() && !output_.empty())) return "";
+    const bool is_silent = state_ == State::silent;
+    const int64_t deadline_ns = is_silent ? after(started_ns_, silent_s) : start_deadline_ns();
+    if (now_ns() >= deadline_ns) {
+      if (is_silent) return "";
+      return with_last_errors(
+          fmt::format("was not ready within start_timeout_s, {} s", limits_.start_s));
+    }
+    wait_for(false, std::min(deadline_ns, now_ns() + kLookSlice));
+  }
+}
+
+std::string LineProcess::ask(std::string_view line) {
   error_bytes_ = 0;
   if (!read_output()) {
     fail_at_end();
   }
+  take_news();
   if (!output_.empty()) {
     fail_with_error(fmt::format("wrote {} that nobody asked for", quote(output_, 40)));
   }
-  const int64_t deadline_ns = now_ns() + static_cast<int64_t>(timeout_s * 1e9);
+  const auto deadline = [this] {
+    return is_starting() ? start_deadline_ns() : after(now_ns(), limits_.answer_s);
+  };
+  int64_t deadline_ns = deadline();
   const std::string text = std::string(line) + "\n";
   std::string_view left = text;
   for (;;) {
@@ -236,6 +293,9 @@ std::string LineProcess::ask(std::string_view line, double timeout_s) {
     // Standard error first: the line that explains an end is in it.
     read_errors();
     const bool goes_on = read_output();
+    if (take_news()) {
+      deadline_ns = deadline();
+    }
     if (error_bytes_ > kMaxErrorBytes) {
       fail_with_error(fmt::format("wrote more than {} to standard error for one sample",
                                   human_bytes(kMaxErrorBytes)));
@@ -254,7 +314,9 @@ std::string LineProcess::ask(std::string_view line, double timeout_s) {
       fail_at_end();
     }
     if (now_ns() >= deadline_ns) {
-      fail_with_error(fmt::format("gave no answer within {} s", timeout_s));
+      fail_with_error(
+          is_starting() ? fmt::format("was not ready within start_timeout_s, {} s", limits_.start_s)
+                        : fmt::format("gave no answer within {} s", limits_.answer_s));
     }
     wait_for(!left.empty(), std::min(deadline_ns, now_ns() + kLookSlice));
   }
@@ -266,6 +328,7 @@ std::string LineProcess::take_answer() {
     fail_with_error(
         fmt::format("answered one sample with more than one line: {}", quote(output_, 60)));
   }
+  state_ = State::ready;
   std::string answer = std::move(output_);
   output_.clear();
   answer.resize(end);
@@ -337,7 +400,10 @@ void LineProcess::take_errors(std::string_view bytes) {
     }
     if (!trim(error_line_).empty()) {
       log_debug("[{}] {}", where_, printable(error_line_));
-      last_error_ = error_line_;
+      last_errors_.push_back(error_line_);
+      if (last_errors_.size() > kErrorLines) {
+        last_errors_.pop_front();
+      }
     }
     error_line_.clear();
   }
@@ -345,29 +411,44 @@ void LineProcess::take_errors(std::string_view bytes) {
 
 std::string LineProcess::with_last_error(const std::string& what) {
   read_errors();
-  const std::string& line = trim(error_line_).empty() ? last_error_ : error_line_;
-  if (line.empty()) return what;
+  if (trim(error_line_).empty() && last_errors_.empty()) return what;
+  const std::string& line = trim(error_line_).empty() ? last_errors_.back() : error_line_;
   return fmt::format("{}; the last line of its standard error: {}", what, printable(trim(line)));
+}
+
+std::string LineProcess::with_last_errors(const std::string& what) {
+  read_errors();
+  std::vector<std::string> lines(last_errors_.begin(), last_errors_.end());
+  if (!trim(error_line_).empty()) {
+    lines.push_back(error_line_);
+  }
+  if (lines.size() < 2) return with_last_error(what);
+  for (std::string& line : lines) {
+    line = printable(trim(line));
+  }
+  return fmt::format("{}; the last lines of its standard error: {}", what, join(lines, " | "));
 }
 
 void LineProcess::fail_with_error(const std::string& what) {
   fail_run(where_, "the command {}", with_last_error(what));
 }
 
-void LineProcess::fail_at_end() {
+std::string LineProcess::shown_end() {
   siginfo_t info;
   if (!child_ended(pid_, now_ns() + kEndGrace, &info)) {
-    fail_with_error("closed its standard output or input");
+    return "closed its standard output or input";
   }
   const std::string rest =
       output_.empty() ? "" : fmt::format(" within the line {}", quote(output_, 40));
-  fail_with_error(shown_end(info) + rest);
+  return shown_status(info) + rest;
 }
+
+void LineProcess::fail_at_end() { fail_with_error(shown_end()); }
 
 std::string LineProcess::end_within(double seconds) {
   siginfo_t info;
-  if (!child_ended(pid_, now_ns() + static_cast<int64_t>(seconds * 1e9), &info)) return "";
-  return with_last_error(shown_end(info));
+  if (!child_ended(pid_, after(now_ns(), seconds), &info)) return "";
+  return with_last_error(shown_status(info));
 }
 
 }  // namespace hocket::rl

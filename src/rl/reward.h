@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "rl/sample.h"
 #include "run/rl_section.h"
 
@@ -17,6 +18,12 @@ namespace hocket::rl {
 struct Scored {
   const Prompt& prompt;
   const Sample& sample;
+};
+
+/// A failure that further tries do not mend.
+class LastingFailure : public Error {
+ public:
+  using Error::Error;
 };
 
 /// Scores one sample at a time; its functions are called from several threads.

@@ -11,13 +11,18 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/stop.h"
 #include "base/text.h"
 #include "rl/reward_parts.h"
@@ -30,12 +35,77 @@ namespace {
 
 constexpr size_t kMaxJudgeBody = size_t{4} << 20;
 constexpr int64_t kJudgeSlice = 50'000'000;  // ns between two looks at stop_if_asked()
-// The last number: not a part of a word or of a version such as 1.2.3.
-constexpr const char* kLastNumber = R"((?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w|\.\d))";
+constexpr double kLeastBusyPause = 0.1;      // seconds
+constexpr double kFirstBusyPause = 0.5, kLongestBusyPause = 60;  // seconds, without Retry-After
+constexpr double kLongestRetryAfter = 1e7;                       // seconds
+constexpr double kBusyNews = 60;                                 // seconds between two warnings
+constexpr int kTooManyRequests = 429, kUnavailable = 503;
+// The last number: not a part of a word or of a version such as 1.2.3. A fraction (4/5) and a
+// number with a comma (0,75) are taken as a whole, so that none of their digits is taken for one.
+constexpr const char* kLastNumber = R"((?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?)"
+                                    R"((?:\s*/\s*[-+]?\d[\d.]*|,\d[\d.]*)*+(?!\w|\.\d))";
 
 struct JudgeAddress {
   sockaddr_storage address{};
   socklen_t size = 0;
+};
+
+/// The status of a server that has too many requests.
+struct BusyJudge {
+  std::string what;
+  double retry_after_s;  // below 0: it does not say
+};
+
+/// Holds requests to a server back, for all samples, while it has too many.
+class BusyGate {
+ public:
+  /// Returns the gate of a server: one for all rewards that ask it.
+  static std::shared_ptr<BusyGate> of(const std::string& server) {
+    static std::mutex mutex;
+    static std::map<std::string, std::weak_ptr<BusyGate>> gates;
+    const std::lock_guard lock(mutex);
+    std::shared_ptr<BusyGate> gate = gates[server].lock();
+    if (!gate) {
+      gate = std::make_shared<BusyGate>();
+      gates[server] = gate;
+    }
+    return gate;
+  }
+
+  /// Waits until it is open. Throws LastingFailure if that comes after the deadline.
+  void wait(int64_t deadline_ns, double timeout_s) {
+    for (;;) {
+      stop_if_asked();
+      const int64_t now = now_ns();
+      {
+        const std::lock_guard lock(mutex_);
+        if (now >= open_ns_) return;
+        if (open_ns_ > deadline_ns) {
+          throw LastingFailure(
+              Error::Kind::kRun, "judge",
+              fmt::format("{}; waiting for it takes longer than busy_timeout_s, {} s", what_,
+                          timeout_s));
+        }
+      }
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kJudgeSlice / 5));
+    }
+  }
+  void close_for(double seconds, const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    const int64_t now = now_ns(), until_ns = now + static_cast<int64_t>(seconds * 1e9);
+    if (until_ns <= open_ns_) return;
+    open_ns_ = until_ns;
+    what_ = what;
+    if (warned_ns_ == 0 || now - warned_ns_ > static_cast<int64_t>(kBusyNews * 1e9)) {
+      log_warning("[judge] {}; requests wait for {} s", what, seconds);
+      warned_ns_ = now;
+    }
+  }
+
+ private:
+  std::mutex mutex_;  // guards the members below
+  int64_t open_ns_ = 0, warned_ns_ = 0;
+  std::string what_;
 };
 
 /// One POST over a connection of its own.
@@ -60,7 +130,7 @@ class JudgeCall {
   JudgeCall(const JudgeCall&) = delete;
   JudgeCall& operator=(const JudgeCall&) = delete;
 
-  /// Returns the body. Throws Error unless the status is 200.
+  /// Returns the body. Throws BusyJudge, or Error, unless the status is 200.
   std::string run(double timeout_s) {
     while (!reader_.is_complete()) {
       stop_if_asked();
@@ -71,10 +141,14 @@ class JudgeCall {
         reader_.end();
       }
     }
-    if (reader_.status() != 200) {
-      fail_run("judge", "status {}: {}", reader_.status(), printable(trim(body_).substr(0, 300)));
+    const int status = reader_.status();
+    if (status == 200) return std::move(body_);
+    const std::string what =
+        fmt::format("status {}: {}", status, printable(trim(body_).substr(0, 300)));
+    if (status == kTooManyRequests || status == kUnavailable) {
+      throw BusyJudge{what, std::min(reader_.retry_after_s(), kLongestRetryAfter)};
     }
-    return std::move(body_);
+    fail_run("judge", "{}", what);
   }
 
  private:
@@ -178,24 +252,40 @@ class HttpReward : public Reward {
       server_.headers.emplace_back("Authorization", std::string("Bearer ") + key);
     }
     resolve(where);
+    gate_ = BusyGate::of(fmt::format("{}:{}{}", server_.host, server_.port, server_.prefix));
   }
 
   RewardPart score(const Scored& scored) override {
-    const std::string request = request_of(message_of(scored));
-    const int64_t deadline_ns = now_ns() + static_cast<int64_t>(section_.timeout_s * 1e9);
-    std::string body;
-    for (size_t i = 0; i < addresses_.size(); ++i) {
-      try {
-        body = JudgeCall(addresses_[i], request, deadline_ns).run(section_.timeout_s);
-        break;
-      } catch (const Error&) {
-        if (i + 1 == addresses_.size()) throw;
-      }
-    }
+    const std::string body = patient_answer(request_of(message_of(scored)));
     return {.score = score_of(answer_of(body)), .error = {}, .details = {}};
   }
 
  private:
+  /// Returns the body of the answer, after waits while the server has too many requests.
+  std::string patient_answer(const std::string& request) const {
+    const double timeout_s = section_.busy_timeout_s;
+    const int64_t deadline_ns = now_ns() + static_cast<int64_t>(timeout_s * 1e9);
+    for (double pause = kFirstBusyPause;; pause = std::min(2 * pause, kLongestBusyPause)) {
+      gate_->wait(deadline_ns, timeout_s);
+      try {
+        return ask(request);
+      } catch (const BusyJudge& busy) {
+        const double asked = std::max(busy.retry_after_s, kLeastBusyPause);
+        gate_->close_for(busy.retry_after_s >= 0 ? asked : pause, busy.what);
+      }
+    }
+  }
+  std::string ask(const std::string& request) const {
+    const int64_t deadline_ns = now_ns() + static_cast<int64_t>(section_.timeout_s * 1e9);
+    for (size_t i = 0;; ++i) {
+      try {
+        return JudgeCall(addresses_[i], request, deadline_ns).run(section_.timeout_s);
+      } catch (const Error&) {
+        if (i + 1 == addresses_.size()) throw;
+      }
+    }
+  }
+
   void resolve(const std::string& where) {
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
@@ -253,17 +343,22 @@ class HttpReward : public Reward {
   double score_of(const std::string& answer) const {
     const std::optional<std::string_view> found = pattern_.last_match(answer);
     double score = 0;
-    if (!found || !parse_double(trim(*found), &score)) {
-      fail_run("judge", "the answer {} has no number{}", quote(answer),
-               found ? " where judge_pattern matches" : "");
-    }
-    return score;
+    if (found && parse_double(trim(*found), &score)) return score;
+    const std::string why = !found ? ""
+                            : !section_.judge_pattern.empty()
+                                ? " where judge_pattern matches"
+                                : fmt::format(
+                                      " but {}; expected one such as 0.75, or judge_pattern with a "
+                                      "group around the number",
+                                      quote(trim(*found)));
+    fail_run("judge", "the answer {} has no number{}", quote(answer), why);
   }
 
   const engine::RewardSection section_;
   const TextPattern pattern_;
   serve::BenchServer server_;
   std::vector<JudgeAddress> addresses_;
+  std::shared_ptr<BusyGate> gate_;
 };
 
 }  // namespace

@@ -36,6 +36,8 @@ void refuse_unused(const engine::RewardSection& section, const std::string& wher
   refuse(!section.command.empty(), "command", {"exec"});
   refuse(section.processes != defaults.processes, "processes", {"exec"});
   refuse(section.timeout_s != defaults.timeout_s, "timeout_s", {"exec", "http"});
+  refuse(section.start_timeout_s != defaults.start_timeout_s, "start_timeout_s", {"exec"});
+  refuse(section.busy_timeout_s != defaults.busy_timeout_s, "busy_timeout_s", {"http"});
   refuse(section.retries != defaults.retries, "retries", {"exec", "http"});
   refuse(!section.url.empty(), "url", {"http"});
   refuse(!section.judge_model.empty(), "judge_model", {"http"});
@@ -165,6 +167,10 @@ struct RewardPool::Impl {
         return part;
       } catch (const Stopped&) {
         throw;
+      } catch (const LastingFailure& error) {
+        failure.error = printable(error.what());
+        failure.tries = i;
+        break;
       } catch (const std::exception& error) {
         failure.error = printable(error.what());  // it may have a server's or command's words
       } catch (...) {
@@ -195,13 +201,15 @@ struct RewardPool::Impl {
     sample.rewards.clear();
     sample.reward = 0;
     sample.reward_failed = false;
+    bool has_score = false;  // not only None
     for (size_t i = 0; i < sections.size(); ++i) {
       RewardPart& part = task->parts[i];
       sample.reward += sections[i].weight * part.score;
       sample.reward_failed |= part.failed;
+      has_score |= !part.is_not_applicable();
       sample.rewards.emplace(names[i], std::move(part));
     }
-    sample.left_out = sample.reward_failed && leaves_out;
+    sample.left_out = !has_score || (sample.reward_failed && leaves_out);
     sample.shaped_reward = sample.reward;
   }
 

@@ -29,6 +29,9 @@ struct RewardPart {
   std::string error;                      ///< of the last try, if it failed
   int64_t tries = 1;                      ///< made
   std::map<std::string, double> details;  ///< further numbers of a reward that answers with several
+
+  /// Returns whether it is None of a reward of TRL's, which counts in no mean.
+  bool is_not_applicable() const { return details.contains("not_applicable"); }
 };
 
 enum class SampleStatus : uint8_t {
@@ -61,7 +64,8 @@ struct Sample {
   double reward = 0;                          ///< their weighted sum
   double shaped_reward = 0;                   ///< with the penalty of its length
   bool reward_failed = false;                 ///< of one of them
-  bool left_out = false;  ///< of its group and the loss, since a reward failed (rl.failed_samples)
+  /// Left out of its group and the loss: a reward failed (rl.failed_samples), or all are None.
+  bool left_out = false;
 };
 
 /// Returns "completed", ....

@@ -50,9 +50,19 @@ void RewardSection::fields(Fields& fields) {
          "for http: message to the judge, with {prompt}, {answer} and {ground_truth} in it");
   fields("judge_pattern", judge_pattern,
          "for http: pattern whose last match in the judge's answer holds the reward, in its group; "
-         "default: the last number");
+         "default: the last number, which may not be a fraction or have a comma");
   fields("api_key_env", api_key_env, "for http: environment variable with the key");
   fields("timeout_s", timeout_s, "for exec and http: seconds for one sample").min(0.01).max(1e6);
+  fields("start_timeout_s", start_timeout_s,
+         "for exec: seconds for the start of a process that says when it is ready, as "
+         "tools/reward_shim.py does after its imports")
+      .min(0.01)
+      .max(1e6);
+  fields("busy_timeout_s", busy_timeout_s,
+         "for http: seconds that a sample waits in all for a judge that answers 429 or 503 (too "
+         "many requests), before its reward fails")
+      .min(0)
+      .max(1e6);
   fields("retries", retries, "for exec and http: further tries after a failure").min(0).max(100);
   fields(
       "failed_score", failed_score,

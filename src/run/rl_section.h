@@ -27,7 +27,7 @@ struct RewardSection {
   std::string command;
   int64_t processes = 2;
   std::string url, judge_model, judge_prompt, judge_pattern, api_key_env;
-  double timeout_s = 30;
+  double timeout_s = 30, start_timeout_s = 300, busy_timeout_s = 600;
   int64_t retries = 1;
   double failed_score = 0;
   void fields(Fields& v);

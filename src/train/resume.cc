@@ -76,7 +76,8 @@ void compare_adapters(const json& saved, const json& now, const Compare& compare
 }
 
 /// Keys of the ways to the same rewards: a judge may have moved, and a limit been too low.
-constexpr std::array kFreeOfRewards = {"timeout_s", "retries", "processes", "url", "api_key_env"};
+constexpr std::array kFreeOfRewards = {
+    "timeout_s", "start_timeout_s", "busy_timeout_s", "retries", "processes", "url", "api_key_env"};
 
 /// Compares values under a key of section `rl`, part by part, so that a message names the one that
 /// differs. Requires: `saved` and `now` are of one type if they are objects or lists.

@@ -33,13 +33,14 @@ TEST(Metrics, OfSamplesAsTrlDefinesThem) {
                                  sample_of(3, 4), sample_of(3, 3)};
   samples[1].rewards["exact"].score = 0;
   samples[1].rewards["exact"].details["not_applicable"] = 1;  // None: in no mean
+  samples[1].left_out = true;
   const auto values = named(sample_metrics(samples, 2));
   EXPECT_NEAR(values.at("reward"), 7.0 / 3, 1e-12);
   EXPECT_NEAR(values.at("reward_std"), std::sqrt(4.0 / 3), 1e-12);  // of 1, 3 and 3 together
   EXPECT_NEAR(values.at("rewards/exact/mean"), 7.0 / 3, 1e-12);
   EXPECT_NEAR(values.at("rewards/exact/std"), std::sqrt(4.0 / 3), 1e-12);
   EXPECT_EQ(values.at("frac_reward_zero_std"), 0.5);
-  EXPECT_NEAR(values.at("rl/reward_std_in_group"), std::sqrt(0.5) / 2, 1e-12);
+  EXPECT_EQ(values.at("rl/reward_std_in_group"), 0);  // the other group has one scored sample
   EXPECT_EQ(values.at("completions/mean_length"), 3.75);
   EXPECT_EQ(values.at("completions/clipped_ratio"), 0.25);
   EXPECT_EQ(values.at("completions/mean_terminated_length"), 3);
@@ -72,11 +73,19 @@ TEST(Metrics, OfFailedRewardsAsOfNone) {
   EXPECT_EQ(named(sample_metrics(samples, 2)).at("reward"), 1);
   EXPECT_EQ(named(sample_metrics(samples, 2)).at("rewards/exact/mean"), 1);
   samples[0].rewards["exact"].details["not_applicable"] = 1;
+  samples[0].left_out = true;
   const auto values = named(sample_metrics(samples, 2));
   for (const char* name : {"reward", "reward_std", "rewards/exact/mean", "rewards/exact/std"}) {
     EXPECT_TRUE(std::isnan(values.at(name))) << name;
   }
   EXPECT_EQ(values.at("rewards/failed"), 0.5);
+}
+
+TEST(Metrics, NoneIsNotRight) {
+  Sample sample = sample_of(0, 2);
+  EXPECT_TRUE(is_right(sample, "exact", 0));
+  sample.rewards["exact"].details["not_applicable"] = 1;
+  EXPECT_FALSE(is_right(sample, "exact", 0));
 }
 
 TEST(Metrics, OfUpdatesAsTrlAndVerlDefineThem) {

@@ -121,6 +121,8 @@ TEST_F(RewardExec, SendsTheSampleWithItsColumns) {
 TEST_F(RewardExec, ReadsNumbersAndObjects) {
   EXPECT_EQ(score_once(exec_reward(for_each_line("echo -1.5e-3")).get()), -1.5e-3);
   EXPECT_EQ(score_once(exec_reward(for_each_line("echo ' 2 '")).get()), 2);
+  EXPECT_EQ(score_once(exec_reward(for_each_line("echo true")).get()), 1);
+  EXPECT_EQ(score_once(exec_reward(for_each_line("echo '{\"score\": false}'")).get()), 0);
   const auto reward = exec_reward(for_each_line(
       R"(echo '{"score": 1, "style": 0.25, "ok": true, "note": "x", "list": [1], "request_id": 0}')"));
   const RewardPart part = part_under(reward.get(), task_of(nullptr), answer_of(""));
@@ -142,7 +144,7 @@ TEST_F(RewardExec, ErrorsNameTheCommandsWrongAnswer) {
            {"echo", "answered '', which is no JSON"},
            {"echo '\"1\"'", "answered '\"1\"'; expected a finite number"},
            {"echo null", "answered 'null'; expected a finite number"},
-           {"echo true", "expected a finite number"},
+           {"echo '\"true\"'", "expected a finite number"},
            {"echo '[1]'", "expected a finite number"},
            {"echo '{}'", "expected a finite number"},
            {"echo '{\"score\": NaN}'", "which is no JSON"},
@@ -222,6 +224,73 @@ TEST_F(RewardExec, RunsPythonRewards) {
             "[judges] the command failed: ZeroDivisionError: division by zero");
   EXPECT_TRUE(holds(error_in([&] { score_under(reward.get(), 4, "x"); }), "failed: ValueError"));
   EXPECT_EQ(score_under(reward.get(), 4, "4"), 1);
+}
+
+constexpr const char* kStarts = "echo '{\"ready\": false}'; ";
+constexpr const char* kIsReady = "echo '{\"ready\": true}'; ";
+
+TEST_F(RewardExec, SlowStartsCountForNoSample) {
+  const std::string begin = "echo $$ >>" + path("pids") + "; ";
+  for (const std::string& start :
+       {kStarts + std::string("sleep 1; ") + kIsReady,                    // the reward waits for it
+        "sleep 0.4; " + (kStarts + std::string("sleep 1; ") + kIsReady),  // the first sample does
+        std::string(kIsReady)}) {
+    remove_file(path("pids"));
+    const auto reward = exec_reward(begin + start + for_each_line("echo 1"), 0.5);
+    EXPECT_EQ(score_once(reward.get()), 1) << start;
+    EXPECT_EQ(score_once(reward.get()), 1) << start;
+    EXPECT_EQ(pids_in("pids").size(), 1U) << start;
+  }
+  // A process that is started again has time as well.
+  remove_file(path("pids"));
+  const auto reward = exec_reward(begin + kStarts + "sleep 1; " + kIsReady +
+                                      for_each_line("[ -e " + path("go") + " ] && echo 1"),
+                                  0.3);
+  EXPECT_TRUE(holds(error_once(reward.get()), "gave no answer within 0.3 s"));
+  write_file_atomic(path("go"), "");
+  EXPECT_EQ(score_once(reward.get()), 1);
+  EXPECT_EQ(pids_in("pids").size(), 2U);
+}
+
+TEST_F(RewardExec, FailedStartsAreRefused) {
+  const auto refused = [](const std::string& command) {
+    engine::RewardSection section = exec_section(command);
+    section.start_timeout_s = 0.4;
+    return error_in([&] { make_reward(section, "judges"); });
+  };
+  const std::string ends =
+      refused(kStarts + std::string("sleep 0.3; echo a >&2; echo b >&2; exit 1"));
+  EXPECT_TRUE(ends.starts_with("[judges] the command ") &&
+              ends.ends_with(" did not start: it ended with status 1; the last lines of its "
+                             "standard error: a | b"))
+      << ends;
+  const std::string hangs = refused(kStarts + std::string("exec sleep 600"));
+  EXPECT_TRUE(holds(hangs, "did not start: it was not ready within start_timeout_s, 0.4 s"))
+      << hangs;
+}
+
+TEST_F(RewardExec, PythonFilesThatDoNotLoadAreRefused) {
+  const char* root = std::getenv("HOCKET_SOURCE_DIR");
+  const auto refused = [&](const std::string& file, const std::string& source) {
+    write_file_atomic(path("score.py"), source);
+    return error_in([&] {
+      exec_reward(fmt::format("python3 {}/tools/reward_shim.py {}", root != nullptr ? root : ".",
+                              path(file)));
+    });
+  };
+  const std::string missing = refused("none.py", "");
+  EXPECT_TRUE(holds(missing,
+                    "did not start: it ended with status 1; the last line of its standard "
+                    "error: reward_shim: no file " +
+                        path("none.py")))
+      << missing;
+  const std::string broken =
+      refused("score.py", "import time\ntime.sleep(0.5)\nimport no_module\n");
+  EXPECT_TRUE(holds(broken, "score.py\", line 3") && holds(broken, " | ModuleNotFoundError: No"))
+      << broken;
+  const std::string signature =
+      refused("score.py", "def compute_score(solution_str, threshold): return 1\n");
+  EXPECT_TRUE(holds(signature, "reward_shim: compute_score needs threshold")) << signature;
 }
 
 TEST_F(RewardExec, HangsEndInTime) {

@@ -25,6 +25,11 @@ class FakeJudge {
           while (slow_ && !peer.gone()) {
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
           }
+          if (refusals_ > 0) {
+            --refusals_;
+            return serve::HttpResponse{
+                .status = refusal_, .body = "Rate limit", .headers = refusal_headers_};
+          }
           return serve::HttpResponse{.status = status_, .body = body_};
         });
   }
@@ -38,6 +43,16 @@ class FakeJudge {
         {"choices", {{{"message", {{"role", "assistant"}, {"content", content}}}}}}};
     set(200, body.dump());
   }
+  /// Refuses the next requests; `retry_after`: header, "" for none.
+  void refuse(int times, int status, const std::string& retry_after) {
+    const std::lock_guard lock(mutex_);
+    refusals_ = times;
+    refusal_ = status;
+    refusal_headers_.clear();
+    if (!retry_after.empty()) {
+      refusal_headers_.emplace_back("Retry-After", retry_after);
+    }
+  }
   void be_slow(bool slow) { slow_ = slow; }
   std::vector<serve::HttpRequest> requests() {
     const std::lock_guard lock(mutex_);
@@ -48,7 +63,8 @@ class FakeJudge {
  private:
   std::mutex mutex_;
   std::vector<serve::HttpRequest> requests_;
-  int status_ = 200;
+  int status_ = 200, refusals_ = 0, refusal_ = 429;
+  std::vector<std::pair<std::string, std::string>> refusal_headers_;
   std::string body_;
   std::atomic<bool> slow_{false};
   std::unique_ptr<serve::HttpServer> server_;
@@ -103,12 +119,30 @@ TEST(RewardHttp, FindsTheNumber) {
   EXPECT_EQ(score(last.get(), "5 by v2"), 5);
   EXPECT_EQ(score(last.get(), "1e-3"), 1e-3);
   EXPECT_EQ(score(last.get(), "7, by section 4.1.2."), 7);
+  EXPECT_EQ(score(last.get(), "Score: .5"), 0.5);
+  EXPECT_EQ(score(last.get(), "Score: **-.25**"), -0.25);
+  EXPECT_EQ(score(last.get(), "4/5, so 0.8."), 0.8);
+  EXPECT_EQ(score(last.get(), "0.5, 1"), 1);
   for (const char* none : {"", "good", "v2", "1e999", "NaN", "1.2.3"}) {
     EXPECT_TRUE(holds(error_in([&] { score(last.get(), none); }), "has no number")) << none;
   }
+  const auto refused = [&](const std::string& content) {
+    return error_in([&] { score(last.get(), content); });
+  };
+  EXPECT_EQ(refused("Score: 0,75"),
+            "[judge] the answer 'Score: 0,75' has no number but '0,75'; expected one such as 0.75, "
+            "or judge_pattern with a group around the number");
+  for (const char* part : {"4/5", "4 / 5", "8.5/10", "1,000", "1,000.5"}) {
+    EXPECT_TRUE(holds(refused(fmt::format("I gave 3. Score: {}.", part)),
+                      fmt::format("has no number but '{}", part)))
+        << part << refused(part);
+  }
+  EXPECT_TRUE(holds(refused("0,75x"), "has no number"));
   engine::RewardSection section = judge_section(judge.url());
   section.judge_pattern = R"(Score: *(\S+))";
   const auto marked = make_reward(section, "judges");
+  section.judge_pattern = R"(Score: *([0-9.]+)/5)";
+  EXPECT_EQ(score(make_reward(section, "judges").get(), "Score: 4/5"), 4);
   EXPECT_EQ(score(marked.get(), "Score: 1. Score: 0.5 of 10"), 0.5);
   EXPECT_TRUE(holds(error_in([&] { score(marked.get(), "7"); }), "has no number"));
   EXPECT_TRUE(holds(error_in([&] { score(marked.get(), "Score: high"); }),
@@ -124,7 +158,6 @@ TEST(RewardHttp, ErrorsNameTheServersWrongAnswer) {
     return error_in([&] { score_under(reward.get(), 1, "x"); });
   };
   EXPECT_EQ(error(500, "no memory\n"), "[judge] status 500: no memory");
-  EXPECT_TRUE(holds(error(429, ""), "status 429"));
   EXPECT_TRUE(holds(error(200, "<html>"), "[judge] "));
   EXPECT_TRUE(holds(error(200, "{}"), "[judge] choices"));
   EXPECT_TRUE(holds(error(200, R"({"choices": []})"), "[judge] choices"));
@@ -133,6 +166,89 @@ TEST(RewardHttp, ErrorsNameTheServersWrongAnswer) {
   EXPECT_TRUE(holds(error(200, std::string(5 << 20, ' ')), "the answer is over 4 MiB"));
   judge.stop();
   EXPECT_TRUE(holds(error(200, ""), "[judge] no connection"));
+}
+
+TEST(RewardHttp, WaitsForABusyServer) {
+  FakeJudge judge;
+  judge.say("0.5");
+  engine::RlSection rl;
+  rl.rewards = {judge_section(judge.url())};
+  rl.rewards[0].retries = 0;  // refusals are no tries
+  RewardPool pool(rl, "rl");
+  const Prompt prompt = task_of("1");
+  const auto scored = [&] {
+    Sample sample = answer_of("x");
+    pool.add(prompt, sample);
+    pool.wait();
+    return sample;
+  };
+  struct Case {
+    int times, status;
+    const char* retry_after;
+    double least_s;
+  };
+  for (const Case& one : std::vector<Case>{
+           {1, 429, "1", 1}, {4, 503, "0", 0.3}, {2, 429, "", 1.4}, {1, 429, "soon", 0.4}}) {
+    judge.refuse(one.times, one.status, one.retry_after);
+    const int64_t start = now_ns();
+    const Sample sample = scored();
+    EXPECT_EQ(sample.reward, 0.5);
+    EXPECT_EQ(sample.rewards.at("http").tries, 1);
+    EXPECT_GE(seconds_since(start), one.least_s) << one.retry_after;
+  }
+}
+
+TEST(RewardHttp, ABusyServerIsLeftAloneByAllSamples) {
+  FakeJudge judge;
+  judge.say("1");
+  const auto one = make_reward(judge_section(judge.url()), "judges");
+  const auto other = make_reward(judge_section(judge.url() + "/v1"), "judges");
+  judge.refuse(1, 429, "2");
+  const int64_t start = now_ns();
+  std::thread first([&] { EXPECT_EQ(score_under(one.get(), 1, "x"), 1); });
+  while (judge.requests().empty()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // for the answer
+  EXPECT_EQ(score_under(other.get(), 1, "x"), 1);
+  EXPECT_GE(seconds_since(start), 2);
+  first.join();
+  EXPECT_EQ(judge.requests().size(), 3U);
+}
+
+TEST(RewardHttp, WaitsForABusyServerEnd) {
+  FakeJudge judge;
+  engine::RlSection rl;
+  rl.rewards = {judge_section(judge.url())};
+  rl.rewards[0].busy_timeout_s = 1;
+  rl.rewards[0].retries = 5;
+  const Prompt prompt = task_of("1");
+  for (const char* retry_after : {"", "0", "9999999999", "1e400"}) {
+    judge.refuse(1000, 429, retry_after);
+    RewardPool pool(rl, "rl");
+    Sample sample = answer_of("x");
+    const int64_t start = now_ns();
+    pool.add(prompt, sample);
+    pool.wait();
+    const RewardPart& part = sample.rewards.at("http");
+    EXPECT_TRUE(part.failed);
+    EXPECT_EQ(part.tries, 1);  // a further one waits no better
+    EXPECT_TRUE(holds(part.error,
+                      "[judge] status 429: Rate limit; waiting for it takes longer than "
+                      "busy_timeout_s, 1 s"))
+        << part.error;
+    EXPECT_LT(seconds_since(start), 20);
+  }
+  // A stop ends the waiting.
+  rl.rewards[0].busy_timeout_s = 600;
+  FakeJudge fresh;
+  fresh.refuse(1000, 429, "500");
+  rl.rewards[0].url = fresh.url();
+  const auto patient = make_reward(rl.rewards[0], "judges");
+  const int64_t start = now_ns();
+  const StopWhen stop([&] { return seconds_since(start) > 0.1; });
+  EXPECT_THROW(score_under(patient.get(), 1, "x"), Stopped);
+  EXPECT_LT(seconds_since(start), 30);
 }
 
 TEST(RewardHttp, SlowServersEndInTime) {

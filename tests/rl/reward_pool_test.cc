@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // ctest: slow
 // Many samples on many threads: sums, failures, tries, and ends.
+#include <cmath>
 #include <deque>
 #include <thread>
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "rl/experience.h"
 #include "tests/rl/reward_util.h"
 
 namespace hocket::rl {
@@ -90,6 +92,45 @@ TEST(RewardPool, FailuresMayBeTrained) {
   EXPECT_TRUE(sample.reward_failed);
   EXPECT_FALSE(sample.left_out);
   EXPECT_EQ(sample.reward, 0.5);
+}
+
+TEST(RewardPool, SamplesWithoutAnyScoreAreLeftOutAsInTrl) {
+  // The lengths of answers, and None for those that begin with 1, as tools/reward_shim.py has it.
+  const engine::RewardSection lengths = command_of(
+      R"(case "$line" in *'"solution_str":"1'*) echo '{"score": 0, "not_applicable": 1}';; )"
+      R"(*'"solution_str":"ab"'*) echo 2;; *) echo 4;; esac)");
+  const Prompt prompt = task_of("1");
+  std::vector<Sample> group = {answer_of("1a", {1}), answer_of("ab", {1}), answer_of("abcd", {1}),
+                               answer_of("12", {1})};
+  for (Sample& sample : group) {
+    sample.logprobs = sample.sampled_logprobs = {-1};
+  }
+  engine::RlSection section = rl_of({lengths});
+  section.advantage = "grpo";
+  section.failed_samples = "score";  // nothing failed
+  RewardPool alone(section, "rl");
+  for (Sample& sample : group) {
+    alone.add(prompt, sample);
+  }
+  alone.wait();
+  EXPECT_FALSE(group[0].reward_failed);
+  std::vector<LossInputs> inputs = loss_inputs_of(section, group);
+  set_advantages(section, inputs);
+  const double step = 1 / (std::sqrt(2.0) + 1e-6);  // of 2 and 4: mean 3, deviation sqrt(2)
+  const std::vector<double> advantages = {0, -step, step, 0};
+  for (size_t i = 0; i < group.size(); ++i) {
+    EXPECT_EQ(group[i].left_out, i == 0 || i == 3) << i;
+    EXPECT_EQ(inputs[i].counts, !group[i].left_out) << i;
+    EXPECT_NEAR(inputs[i].advantages.at(0), advantages[i], 1e-12) << i;
+  }
+  EXPECT_FALSE(is_even(group));
+  EXPECT_TRUE(is_even(std::span(group).first(2)));  // one is scored
+  // With a score beside it None is 0 in the sum.
+  RewardPool beside(rl_of({lengths, section_of("exact")}), "rl");
+  beside.add(prompt, group[0]);
+  beside.wait();
+  EXPECT_FALSE(group[0].left_out);
+  EXPECT_EQ(group[0].reward, 0);
 }
 
 TEST(RewardPool, GivesUpWithoutWaitingForPendingRewards) {

@@ -22,15 +22,18 @@ class Shim(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
 
-    def run_shim(self, source, lines, *words, name=""):
+    def run_shim(self, source, lines, *words, name="", module=""):
         """Returns the answers to the lines, and standard error."""
         path = os.path.join(self.folder.name, "reward.py")
         pathlib.Path(path).write_text(textwrap.dedent(source), encoding="utf-8")
         asked = "".join(json.dumps({"request_id": i, **LINE, **line}) + "\n" for i, line in enumerate(lines))
-        done = subprocess.run([sys.executable, SHIM, path + name, *words], input=asked, capture_output=True, text=True, timeout=60,
-                              check=False)
+        done = subprocess.run([sys.executable, SHIM, (module or path) + name, *words], input=asked, capture_output=True, text=True,
+                              timeout=60, check=False, cwd=self.folder.name)
         answers = [json.loads(line) for line in done.stdout.splitlines()]
+        if done.returncode != 2:  # of the command line
+            self.assertEqual({"ready": False}, answers.pop(0))
         if done.returncode == 0:
+            self.assertEqual({"ready": True}, answers.pop(0))
             self.assertEqual(list(range(len(lines))), [answer.pop("request_id") for answer in answers])
         return answers, done.stderr, done.returncode
 
@@ -88,6 +91,49 @@ class Shim(unittest.TestCase):
                 return (float(solution_str), "more")
         """
         self.assertEqual([{"score": 4}, {"score": 7}], self.answers(source, [{}, {"solution_str": "7"}]))
+
+    def test_verl_without_extra_info(self):
+        source = """
+            def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+                return extra_info.get("level", 2)
+        """
+        self.assertEqual([{"score": 2}, {"score": 5}], self.answers(source, [{"extra_info": None}, {"extra_info": {"level": 5}}]))
+
+    def test_verl_keywords(self):
+        source = """
+            def compute_score(data_source, solution_str, ground_truth, extra_info, threshold, scale=1):
+                return scale if float(solution_str) > threshold else 0
+        """
+        self.assertEqual([{"score": 3}], self.answers(source, [{}], "--kwargs", '{"threshold": 2, "scale": 3}'))
+        self.assertEqual([{"score": 0}], self.answers(source, [{}], "--kwargs", '{"threshold": 9}'))
+        _, errors, code = self.run_shim(source, [{}])
+        self.assertEqual(1, code)
+        self.assertIn("compute_score needs threshold, which verl does not give; try --kwargs", errors)
+        self.assertIn("takes no other", self.run_shim(source, [{}], "--kwargs", '{"threshold": 9, "other": 1}')[1])
+        for text in ("{", "[1]"):
+            self.assertEqual(2, self.run_shim(source, [{}], "--kwargs", text)[2])
+        everything = "def compute_score(solution_str, **kwargs):\n    return kwargs['threshold']\n"
+        self.assertEqual([{"score": 9}], self.answers(everything, [{}], "--kwargs", '{"threshold": 9}'))
+
+    def test_verl_batches(self):
+        source = """
+            def compute_score(data_sources, solution_strs, ground_truths, extra_infos, scale=1):
+                assert data_sources == ["numbers"] and extra_infos == [{}]
+                return [{"score": scale * (a == b), "acc": a == b} for a, b in zip(solution_strs, ground_truths)]
+        """
+        lines = [{"extra_info": None}, {"extra_info": None, "solution_str": "5"}]
+        self.assertEqual([{"score": 2, "acc": 1}, {"score": 0, "acc": 0}], self.answers(source, lines, "--kwargs", '{"scale": 2}'))
+
+    def test_modules(self):
+        package = pathlib.Path(self.folder.name, "pack")
+        package.mkdir()
+        package.joinpath("__init__.py").write_text("", encoding="utf-8")
+        package.joinpath("rewards.py").write_text("def right(completions, ground_truth, trainer_state=None, **kwargs):\n"
+                                                  "    return [completions == ground_truth]\n", encoding="utf-8")
+        self.assertEqual([{"score": 1}], self.answers("", [{}], module="pack.rewards", name=":right"))
+        self.assertEqual([{"score": 1}], self.answers("", [{}], module="pack.rewards"))
+        self.assertIn("No module named 'pack.none'", self.run_shim("", [{}], module="pack.none")[1])
+        self.assertIn("no file pack/none.py", self.run_shim("", [{}], module="pack/none.py")[1])
 
     def test_trl(self):
         source = """

@@ -50,6 +50,9 @@ void ResponseReader::take_head() {
     if (name == "content-length" && (!parse_int(value, &length) || length < 0)) {
       fail_run(kResponse, "has the length {}", quote(value));
     }
+    if (name == "retry-after" && !parse_double(value, &retry_after_s_)) {
+      retry_after_s_ = -1;
+    }
     is_chunked |= name == "transfer-encoding" && value.ends_with("chunked");
   }
   buffer_.clear();

@@ -24,6 +24,8 @@ class ResponseReader {
   /// Returns whether the response is complete; bytes behind it are ignored.
   bool is_complete() const { return state_ == State::complete; }
   int status() const { return status_; }  ///< 0: not known yet
+  /// Returns the seconds of the header Retry-After; below 0: none, or a date.
+  double retry_after_s() const { return retry_after_s_; }
 
  private:
   enum class State {
@@ -43,6 +45,7 @@ class ResponseReader {
   const OnBody on_body_;
   State state_ = State::head;
   int status_ = 0;
+  double retry_after_s_ = -1;
   int64_t left_ = 0;    ///< bytes of the body or chunk
   std::string buffer_;  ///< a line that is not complete
 };
