@@ -56,14 +56,37 @@ bool is_even(std::span<const Sample> group) {
   return true;
 }
 
-const std::string& deciding_reward(const engine::RlSection& section) {
-  const engine::RewardSection& reward = section.rewards.front();
+const std::string& name_of(const engine::RewardSection& reward) {
   return reward.name.empty() ? reward.type : reward.name;
+}
+
+const std::string& deciding_reward(const engine::RlSection& section) {
+  return name_of(section.rewards.front());
 }
 
 bool is_right(const Sample& sample, const std::string& deciding, double right_from) {
   const auto part = sample.rewards.find(deciding);
   return part != sample.rewards.end() && !part->second.failed && part->second.score >= right_from;
+}
+
+namespace {
+
+/// Returns whether a reward of TRL's gave None, which counts in no mean.
+bool is_not_applicable(const RewardPart& part) { return part.details.contains("not_applicable"); }
+
+}  // namespace
+
+bool is_right_in_all(const Sample& sample, const engine::RlSection& section) {
+  bool any = false;
+  for (const engine::RewardSection& reward : section.rewards) {
+    const auto part = sample.rewards.find(name_of(reward));
+    if (part == sample.rewards.end() || part->second.failed) return false;
+    if (reward.weight == 0 || is_not_applicable(part->second)) continue;
+    const double score = part->second.score;
+    if (reward.weight > 0 ? score < section.right_from : score > 0) return false;
+    any = any || reward.weight > 0;
+  }
+  return any;
 }
 
 namespace {
@@ -261,9 +284,6 @@ struct Moments {
     return std::sqrt(std::max(0.0, (squares - sum * sum / count) / (count - 1)));
   }
 };
-
-/// Returns whether a reward of TRL's gave None, which counts in no mean.
-bool is_not_applicable(const RewardPart& part) { return part.details.contains("not_applicable"); }
 
 /// Returns whether a sample's reward counts in means: it is not left out, and some reward gave a
 /// number.

@@ -41,12 +41,18 @@ void shape_reward(const engine::RlSection& section, Sample* sample);
 /// shaped.
 bool is_even(std::span<const Sample> group);
 
+/// Returns the name of a reward in metrics and samples.
+const std::string& name_of(const engine::RewardSection& reward);
+
 /// Returns the name of the first reward, which decides whether samples are right.
 const std::string& deciding_reward(const engine::RlSection& section);
 
 /// Returns whether a sample is right: its reward `deciding` is `right_from` or more and did not
 /// fail.
 bool is_right(const Sample& sample, const std::string& deciding, double right_from);
+/// Returns whether no reward of a sample can rise: those with a weight above 0 that apply are
+/// right, and those with one below 0 are 0 or less. None failed.
+bool is_right_in_all(const Sample& sample, const engine::RlSection& section);
 
 /// Writes samples as bytes, and reads them again, bit for bit.
 std::string to_bytes(std::span<const Sample> samples);

@@ -104,6 +104,12 @@ void Training::describe(const engine::Compiled& compiled) const {
   if (const std::string warning = advantage_warning(rl_); !warning.empty() && is_first()) {
     log_warning("{}", warning);
   }
+  if (rl_.rewards.size() > 1) {
+    print_once(
+        "         pass@k goes by the first reward, {}, from a score of {} (rl.right_from); to "
+        "choose another, put it first in rl.rewards\n",
+        deciding_reward(rl_), rl_.right_from);
+  }
   const bool limited = rl_.top_k > 0 || rl_.top_p < 1 || rl_.min_p > 0;
   print_once(
       "         log-probabilities are of all of the model's logits{}; samples are drawn {}\n",
