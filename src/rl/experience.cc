@@ -256,6 +256,13 @@ std::string to_line(const Sample& sample, const Prompt& prompt, const LossInputs
     }
     line["loss_mask"] = std::move(mask);
     line["advantages"] = inputs->advantages;
+    if (options.old_of_trainer) {
+      line["log_probs"] = inputs->old;
+    }
+    if (!inputs->values.empty()) {
+      line["values"] = inputs->values;
+      line["returns"] = inputs->returns;
+    }
     if (!inputs->reference.empty()) {
       line["ref_log_probs"] = inputs->reference;
     }
@@ -265,25 +272,6 @@ std::string to_line(const Sample& sample, const Prompt& prompt, const LossInputs
 }
 
 namespace {
-
-/// Mean, and deviation with n - 1.
-struct Moments {
-  double sum = 0, squares = 0, least = 0, most = 0;
-  int64_t n = 0;
-  void add(double value) {
-    least = n == 0 ? value : std::min(least, value);
-    most = n == 0 ? value : std::max(most, value);
-    sum += value;
-    squares += value * value;
-    ++n;
-  }
-  double mean() const { return n > 0 ? sum / static_cast<double>(n) : kNothing; }
-  double deviation() const {
-    if (n < 2) return n > 0 ? 0 : kNothing;
-    const auto count = static_cast<double>(n);
-    return std::sqrt(std::max(0.0, (squares - sum * sum / count) / (count - 1)));
-  }
-};
 
 /// Returns whether a sample's reward counts in means: it is not left out, and some reward gave a
 /// number.

@@ -117,7 +117,8 @@ void Training::write_samples(std::span<const Sample> samples,
   const std::string folder = join_path(run_.config.output.dir, "trajectories");
   const LineOptions options{
       .samples_per_prompt = loss_inputs.empty() ? rl_.eval_samples : rl_.samples_per_prompt,
-      .top_k = run_.model.top_k};
+      .top_k = run_.model.top_k,
+      .old_of_trainer = rl_.old_logprobs == "trainer"};
   std::string text;
   for (size_t i = 0; i < samples.size(); ++i) {
     text += to_line(samples[i], prompt_of(i), loss_inputs.empty() ? nullptr : &loss_inputs[i],
