@@ -26,6 +26,10 @@ void Training::measure(train::StepMetrics& metrics) {
       {"rl/cached_tokens", static_cast<double>(sampling_->stats().cached_tokens)});
   metrics.values.push_back({"rl/preemptions", static_cast<double>(sampling_->stats().preemptions)});
   metrics.values.push_back({"num_tokens", static_cast<double>(generated_ + step_generated_)});
+  for (const train::ChangedNumber& change : start_.changed_loss) {
+    metrics.values.push_back({"changed/" + change.key, change.now});
+  }
+  start_.changed_loss.clear();
   metrics.values.push_back({"timing_s/gen", sampling_->sampling_s()});
   metrics.values.push_back({"timing_s/reward", sampling_->waiting_s()});
   metrics.values.push_back({"timing_s/old_log_prob", learner_->old_s()});

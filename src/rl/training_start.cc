@@ -183,6 +183,23 @@ void Training::plan_memory() {
              human_bytes(static_cast<double>(engine::most_planned(planned_))), of_update);
 }
 
+/// Warns of keys that make another loss than that of the steps before. Returns whether the kept
+/// groups were drawn at another temperature.
+bool Training::warn_of_changes() const {
+  std::string text;
+  bool is_hotter = false;
+  for (const train::ChangedNumber& change : start_.changed_loss) {
+    text += fmt::format("{}{} {:g} -> {:g}", text.empty() ? "" : ", ", change.key, change.before,
+                        change.now);
+    is_hotter = is_hotter || change.key == "rl.temperature";
+  }
+  if (!text.empty() && is_first()) {
+    log_warning("from update {} on the training is another one: {} (changed/... in metrics.jsonl)",
+                start_.done.step + 1, text);
+  }
+  return is_hotter;
+}
+
 void Training::load() {
   const int64_t least = learner_->multiple();
   if (critic_) {
@@ -205,6 +222,9 @@ void Training::load() {
     }
     return std::string();
   });
+  if (warn_of_changes()) {
+    groups.clear();
+  }
   sampling_->uneven().restore(ranks_.processes().broadcast(groups));
   saved_rounds_ = sampling_->uneven().rounds();
   train::load(start_, run_, programs_.session(learner_->spec(least)));
