@@ -88,13 +88,13 @@ Truth truth_of(const data::SourceOptions& source, const Json& object) {
       fail("prompt", "it has no column {} (columns: {{{}: {}}})", named->second, name,
            named->second);
     }
-    if (!value->is_null()) return {.value = *value, .column = named->second};
+    if (!value->is_null()) return {.value = *value, .column = named->second, .other = ""};
   }
   for (const char* name : kTruths) {
     const Json* value = truth_in(source, object, name);
     if (value == nullptr) continue;
     if (truth.column.empty()) {
-      truth = {.value = *value, .column = name};
+      truth = {.value = *value, .column = name, .other = ""};
       continue;
     }
     const Json* part = value_at(truth.value, name);  // countdown's column target, say
