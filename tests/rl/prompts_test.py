@@ -59,7 +59,7 @@ class Prompts(rl_util.RlTest):
 
         def shown(**columns):
             data = {"sources": [{"path": path, "columns": columns}], "evaluation": [], "valid_fraction": 0}
-            self.hocket("data", "show", self.write_run("run", data=data), "--json", "--out", "shown.json")
+            self.hocket("data", "show", self.write_run("run", data=data), "-n", "9", "--json", "--out", "shown.json")
             with open(self.path("shown.json"), encoding="utf-8") as f:
                 out = json.load(f)
             return {str(prompt["ground_truth"]) for prompt in out["shown"]}, out["notes"]
