@@ -165,6 +165,7 @@ class VerlImport : public TreeImport {
     read_trainer();
     read_evaluation();
     read_data();
+    read_rewards();
     return finish();
   }
 
@@ -326,18 +327,18 @@ class VerlImport : public TreeImport {
         {"gae", "grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"});
     const bool scales = file_.truth("algorithm.norm_adv_by_std_in_grpo", true);
     set("rl.advantage", given == "grpo" && !scales ? std::string("dr_grpo") : given);
+    if (given == "gae") {
+      set("model.dtype", std::string("f32"));
+      note(
+          "model.dtype is f32, which a critic needs here: verl computes in bf16, with parameters "
+          "in "
+          "f32");
+    }
     if (given == "gae" || given == "reinforce_plus_plus") {
       set("rl.gamma", file_.number("algorithm.gamma", 1));
     }
     if (given == "gae") {
       set("rl.lambda", file_.number("algorithm.lam", 1));
-    }
-    if (file_.truth("algorithm.filter_groups.enable", false)) {
-      set("rl.dynamic_sampling.on", true);
-      const int64_t rounds = file_.integer("algorithm.filter_groups.max_num_gen_batches", 0);
-      if (rounds > 0) {
-        set("rl.dynamic_sampling.max_rounds", rounds);
-      }
     }
     for (const char* section :
          {"reward_model.overlong_buffer.", "reward_model.reward_kwargs.overlong_buffer_cfg.",
@@ -347,7 +348,33 @@ class VerlImport : public TreeImport {
       set("rl.overlong.buffer", file_.at_least(0, in + "len", 0));
       set("rl.overlong.penalty", file_.number(in + "penalty_factor", 1));
     }
-    if (given != "gae") return;
+    read_filter();
+    if (given == "gae") {
+      read_critic();
+    }
+  }
+
+  /// Reads which groups are left out: here those of equal rewards before any penalty of length.
+  void read_filter() {
+    const std::string in = "algorithm.filter_groups.";
+    if (!file_.truth(in + "enable", false)) return;
+    set("rl.dynamic_sampling.on", true);
+    if (const int64_t rounds = file_.integer(in + "max_num_gen_batches", 0); rounds > 0) {
+      set("rl.dynamic_sampling.max_rounds", rounds);
+    }
+    const std::string metric = file_.text(in + "metric", "acc");
+    const bool is_shaped = imported_.keys.count("rl.overlong.buffer") > 0;
+    const bool has_kl = file_.truth("algorithm.use_kl_in_reward", false);
+    if (metric == "acc" || metric == "score" || (metric == "seq_reward" && !is_shaped) ||
+        (metric == "seq_final_reward" && !is_shaped && !has_kl)) {
+      return;
+    }
+    file_.refuse(in + "metric",
+                 "acc, score, or seq_reward without an overlong buffer: groups are left out here "
+                 "by their rewards before penalties");
+  }
+
+  void read_critic() {
     set("rl.critic.path", file_.text("critic.model.path", ""));
     if (beside_.has_model() || imported_.keys["rl.critic.path"] == imported_.model_path) {
       imported_.keys.erase("rl.critic.path");
@@ -407,6 +434,9 @@ class VerlImport : public TreeImport {
       file_.refuse(in + "loss_type", "ppo_clip");
     }
     const std::string weighs = file_.text(in + "rollout_is", "");
+    if (!weighs.empty() && weighs != "token" && weighs != "sequence") {
+      file_.refuse(in + "rollout_is", "token or sequence");
+    }
     if (!bypasses && (weighs == "token" || weighs == "sequence")) {
       set("rl.correction.type", std::string("tis"));
       set("rl.correction.level", weighs);
@@ -415,12 +445,44 @@ class VerlImport : public TreeImport {
       note(fmt::format("{}rollout_is = {}: samples are not weighed{}", in, weighs,
                        bypasses ? " in bypass mode, whose ratio is that of the samples" : ""));
     }
-    if (const std::string leaves_out = file_.text(in + "rollout_rs", ""); !leaves_out.empty()) {
-      note(
-          fmt::format("{}rollout_rs = {}: no token is left out; try --set rl.correction.type=mis "
-                      "with its level and limits",
-                      in, leaves_out));
+    if (!file_.text(in + "rollout_rs", "").empty()) {
+      read_rejection(in, bypasses, !weighs.empty());
     }
+  }
+
+  /// Reads which tokens or samples are left out by their ratio. The names with k1, of releases
+  /// since 0.7, limit mu / pi_old; those before limit pi_old / mu, as rl.correction.
+  void read_rejection(const std::string& in, bool bypasses, bool weighs) {
+    const std::string path = in + "rollout_rs", limit = in + "rollout_rs_threshold";
+    const std::map<std::string, std::string> kLevels = {
+        {"token_k1", "token"}, {"seq_sum_k1", "sequence"}, {"seq_mean_k1", "geometric"},
+        {"token", "token"},    {"sequence", "sequence"},   {"geometric", "geometric"}};
+    const std::string name = file_.text(path, "");
+    const auto level = kLevels.find(name);
+    if (beside_.has("rl.correction.type")) {
+      file_.leave(path, "--set gives rl.correction.type");
+      return;
+    }
+    if (level == kLevels.end() || bypasses || weighs) {
+      file_.refuse(path,
+                   "token_k1, seq_sum_k1 or seq_mean_k1, alone, without bypass_mode and "
+                   "rollout_is; or try --set rl.correction.type=mis with its level and limits");
+    }
+    const bool is_inverse = name.ends_with("k1");
+    const std::vector<std::string> parts = split(
+        file_.text(limit, is_inverse ? "" : file_.text(in + "rollout_is_threshold", "2")), '_');
+    double low = 0, high = 0;
+    bool reads = parts.size() <= 2 && parse_double(parts.back(), &high) && high > 0;
+    low = reads ? 1 / high : 0;
+    if (parts.size() == 2) {
+      reads = reads && parse_double(parts.front(), &low) && low > 0;
+    }
+    if (!reads) file_.refuse(limit, "a number above 0, or two such as 0.5_2");
+    low = is_inverse ? low : file_.number(in + "rollout_rs_threshold_lower", low);
+    set("rl.correction.type", std::string("mis"));
+    set("rl.correction.level", level->second);
+    set("rl.correction.low", is_inverse ? 1 / high : low);
+    set("rl.correction.high", is_inverse ? 1 / low : high);
   }
 
   /// Reads how held-out prompts are answered, and how many of them.
@@ -432,6 +494,13 @@ class VerlImport : public TreeImport {
         temperature > 0) {
       set("rl.eval_temperature", temperature);
       set("rl.eval_samples", file_.at_least(1, in + "n", 1));
+      const double top_p = file_.number(in + "top_p", 1);
+      const int64_t top_k = std::max<int64_t>(0, file_.integer(in + "top_k", -1));
+      if (top_p != file_.number(kRollout + "top_p", 1) ||
+          top_k != std::max<int64_t>(0, file_.integer(kRollout + "top_k", -1))) {
+        note(fmt::format("{}top_p, top_k = {}, {}: evaluations have rl.top_p and rl.top_k here", in,
+                         top_p, top_k));
+      }
     }
   }
 
@@ -560,12 +629,45 @@ class VerlImport : public TreeImport {
     if (!sources.empty()) {
       set("data.sources", "[" + sources + "]");
     }
-    if (!beside_.has("rl.rewards")) {
-      set("rl.rewards", std::string("[{type: exact}]"));
-      note(
-          "rl.rewards is exact, equality with the ground truth: verl chooses a reward by the "
-          "data; try --set 'rl.rewards=[{type: gsm8k}]'");
+    if (file_.has("data.seed")) {
+      set("train.seed", file_.at_least(0, "data.seed", 0));
     }
+    if (!file_.truth("data.shuffle", true)) {
+      note("data.shuffle = false: prompts are in an order by train.seed here");
+    }
+  }
+
+  void read_rewards() {
+    if (beside_.has("rl.rewards")) return;
+    for (const char* path : {"reward_model.enable", "reward.reward_model.enable"}) {
+      if (!file_.truth(path, false)) continue;
+      file_.refuse(path,
+                   "false: no reward model runs here; try --set 'rl.rewards=[{type: http, ...}]', "
+                   "a judge, or a command (docs/rewards.md)");
+    }
+    for (const std::string in : {"custom_reward_function.", "reward.custom_reward_function."}) {
+      const std::string file = file_.text(in + "path", "");
+      if (file.empty()) continue;
+      for (const char* manager : {"reward_model.reward_manager", "reward.reward_manager.name"}) {
+        if (file_.text(manager, "") != "batch") continue;
+        file_.refuse(manager,
+                     "a manager that scores one answer at a time; try --set rl.rewards=VALUE");
+      }
+      const std::string function = file_.text(in + "name", "");
+      const std::string command = "python3 tools/reward_shim.py " +
+                                  shell_quoted(file + (function.empty() ? "" : ":" + function));
+      set("rl.rewards",
+          fmt::format("[{{type: exec, command: {}}}]", nlohmann::json(command).dump()));
+      note(
+          fmt::format("rl.rewards runs {} by tools/reward_shim.py of Hocket's sources: a path from "
+                      "the folder that the run starts in (docs/rewards.md)",
+                      file));
+      return;
+    }
+    set("rl.rewards", std::string("[{type: exact}]"));
+    note(
+        "rl.rewards is exact, equality with the ground truth: verl chooses a reward by the data; "
+        "try --set 'rl.rewards=[{type: gsm8k}]'");
   }
 
   bool is_megatron_ = false;

@@ -56,15 +56,31 @@ bool is_even(std::span<const Sample> group) {
   return true;
 }
 
-const std::string& deciding_reward(const engine::RlSection& section) {
-  const engine::RewardSection& reward = section.rewards.front();
+const std::string& name_of(const engine::RewardSection& reward) {
   return reward.name.empty() ? reward.type : reward.name;
+}
+
+const std::string& deciding_reward(const engine::RlSection& section) {
+  return name_of(section.rewards.front());
 }
 
 bool is_right(const Sample& sample, const std::string& deciding, double right_from) {
   const auto part = sample.rewards.find(deciding);
   return part != sample.rewards.end() && !part->second.failed &&
          !part->second.is_not_applicable() && part->second.score >= right_from;
+}
+
+bool is_right_in_all(const Sample& sample, const engine::RlSection& section) {
+  bool any = false;
+  for (const engine::RewardSection& reward : section.rewards) {
+    const auto part = sample.rewards.find(name_of(reward));
+    if (part == sample.rewards.end() || part->second.failed) return false;
+    if (reward.weight == 0 || part->second.is_not_applicable()) continue;
+    const double score = part->second.score;
+    if (reward.weight > 0 ? score < section.right_from : score > 0) return false;
+    any = any || reward.weight > 0;
+  }
+  return any;
 }
 
 namespace {
@@ -234,6 +250,13 @@ std::string to_line(const Sample& sample, const Prompt& prompt, const LossInputs
     }
     line["loss_mask"] = std::move(mask);
     line["advantages"] = inputs->advantages;
+    if (options.old_of_trainer) {
+      line["log_probs"] = inputs->old;
+    }
+    if (!inputs->values.empty()) {
+      line["values"] = inputs->values;
+      line["returns"] = inputs->returns;
+    }
     if (!inputs->reference.empty()) {
       line["ref_log_probs"] = inputs->reference;
     }
@@ -241,29 +264,6 @@ std::string to_line(const Sample& sample, const Prompt& prompt, const LossInputs
   line["metadata"] = prompt.extra_info;
   return line.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
-
-namespace {
-
-/// Mean, and deviation with n - 1.
-struct Moments {
-  double sum = 0, squares = 0, least = 0, most = 0;
-  int64_t n = 0;
-  void add(double value) {
-    least = n == 0 ? value : std::min(least, value);
-    most = n == 0 ? value : std::max(most, value);
-    sum += value;
-    squares += value * value;
-    ++n;
-  }
-  double mean() const { return n > 0 ? sum / static_cast<double>(n) : kNothing; }
-  double deviation() const {
-    if (n < 2) return n > 0 ? 0 : kNothing;
-    const auto count = static_cast<double>(n);
-    return std::sqrt(std::max(0.0, (squares - sum * sum / count) / (count - 1)));
-  }
-};
-
-}  // namespace
 
 train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_per_prompt) {
   Moments rewards, deviations, lengths, ended;  // of samples, groups, and samples that ended

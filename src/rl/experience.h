@@ -3,7 +3,6 @@
 // that metrics are means of, and the form in which processes and files have them.
 #pragma once
 
-#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -11,14 +10,12 @@
 #include <vector>
 
 #include "rl/advantage.h"
+#include "rl/moments.h"
 #include "rl/prompts.h"
 #include "rl/sample.h"
 #include "train/evaluate.h"
 
 namespace hocket::rl {
-
-/// A metric of nothing: null in metrics.jsonl.
-constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
 /// Samples of a step, by group and index, with what training needs of each.
 struct Experience {
@@ -41,12 +38,18 @@ void shape_reward(const engine::RlSection& section, Sample* sample);
 /// shaped.
 bool is_even(std::span<const Sample> group);
 
+/// Returns the name of a reward in metrics and samples.
+const std::string& name_of(const engine::RewardSection& reward);
+
 /// Returns the name of the first reward, which decides whether samples are right.
 const std::string& deciding_reward(const engine::RlSection& section);
 
 /// Returns whether a sample is right: its reward `deciding` is `right_from` or more, did not fail
 /// and is not None.
 bool is_right(const Sample& sample, const std::string& deciding, double right_from);
+/// Returns whether no reward of a sample can rise: those with a weight above 0 that apply are
+/// right, and those with one below 0 are 0 or less. None failed.
+bool is_right_in_all(const Sample& sample, const engine::RlSection& section);
 
 /// Writes samples as bytes, and reads them again, bit for bit.
 std::string to_bytes(std::span<const Sample> samples);
@@ -54,7 +57,8 @@ std::vector<Sample> samples_of(std::string_view bytes);
 
 struct LineOptions {
   int64_t samples_per_prompt = 1;
-  int64_t top_k = 0;  ///< experts of a token in a layer
+  int64_t top_k = 0;           ///< experts of a token in a layer
+  bool old_of_trainer = false;  ///< old log-probabilities are of training (old_logprobs: trainer)
 };
 /// Returns the line of a sample in a trajectory file, without its end: slime's field names.
 /// `inputs`: of the step, before set_weights; null: the sample trains nothing.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -25,9 +26,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Columns that may hold the ground truth, the first that is there.
-constexpr std::array<const char*, 5> kTruths = {"ground_truth", "answer", "solution", "label",
-                                                "target"};
+constexpr const char* kVerlTruth = "reward_model.ground_truth";
+/// Columns that may hold the ground truth, the first that is there; one that `columns` names goes
+/// before all.
+constexpr std::array<const char*, 6> kTruths = {"ground_truth", kVerlTruth, "answer",
+                                                "solution",     "label",    "target"};
 
 /// Returns the name that the data has for a column.
 std::string name_in_data(const data::SourceOptions& source, const std::string& name) {
@@ -35,34 +38,78 @@ std::string name_in_data(const data::SourceOptions& source, const std::string& n
   return renamed == source.columns.end() ? name : renamed->second;
 }
 
-/// Returns a column by its standard name, or null.
-const Json* column(const data::SourceOptions& source, const Json& object, const std::string& name) {
-  const auto found = object.find(name_in_data(source, name));
-  return found == object.end() || found->is_null() ? nullptr : &*found;
+/// Returns the value under a name of the data, which may be a path ("extra_info.answer"); null:
+/// there is none.
+const Json* value_at(const Json& object, const std::string& name) {
+  if (!object.is_object()) return nullptr;
+  if (const auto found = object.find(name); found != object.end()) return &*found;
+  const size_t dot = name.find('.');
+  const auto outer = dot == name.npos ? object.end() : object.find(name.substr(0, dot));
+  return outer == object.end() ? nullptr : value_at(*outer, name.substr(dot + 1));
 }
 
-/// The ground truth of an object: a column, or verl's reward_model.ground_truth.
-Json truth_of(const data::SourceOptions& source, const Json& object) {
+/// Returns a column by its standard name, or null.
+const Json* column(const data::SourceOptions& source, const Json& object, const std::string& name) {
+  const Json* found = value_at(object, name_in_data(source, name));
+  return found == nullptr || found->is_null() ? nullptr : found;
+}
+
+/// A ground truth, and the columns that it is of and that say something else.
+struct Truth {
+  Json value;
+  std::string column, other;  ///< other: "" also where `columns` names the first
+};
+
+/// Returns a text and a number with the same digits as equals.
+bool is_same(const Json& one, const Json& other) {
+  const auto text = [](const Json& value) {
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  };
+  return text(one) == text(other);
+}
+
+/// Returns a column that may hold the ground truth, or null.
+const Json* truth_in(const data::SourceOptions& source, const Json& object,
+                     const std::string& name) {
+  if (name != kVerlTruth) return column(source, object, name);
+  const Json* model = column(source, object, "reward_model");
+  const Json* value = model == nullptr ? nullptr : value_at(*model, "ground_truth");
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+/// The ground truth of an object: of the column that `columns` names, or the first of kTruths.
+Truth truth_of(const data::SourceOptions& source, const Json& object) {
+  Truth truth;
   for (const char* name : kTruths) {
-    if (const Json* value = column(source, object, name)) return *value;
-    if (const auto named = source.columns.find(name);
-        named != source.columns.end() && !object.contains(named->second)) {
+    const auto named = source.columns.find(name);
+    if (named == source.columns.end()) continue;
+    const Json* value = value_at(object, named->second);
+    if (value == nullptr) {
       fail("prompt", "it has no column {} (columns: {{{}: {}}})", named->second, name,
            named->second);
     }
+    if (!value->is_null()) return {.value = *value, .column = named->second, .other = ""};
   }
-  if (const Json* model = column(source, object, "reward_model");
-      model != nullptr && model->is_object() && model->contains("ground_truth")) {
-    return model->at("ground_truth");
+  for (const char* name : kTruths) {
+    const Json* value = truth_in(source, object, name);
+    if (value == nullptr) continue;
+    if (truth.column.empty()) {
+      truth = {.value = *value, .column = name, .other = ""};
+      continue;
+    }
+    const Json* part = value_at(truth.value, name);  // countdown's column target, say
+    if (truth.other.empty() && !is_same(part == nullptr ? truth.value : *part, *value)) {
+      truth.other = name;
+    }
   }
-  return nullptr;
+  return truth;
 }
 
 /// Refuses keys of a source that prompts are not read by.
 void expect_columns_of_prompts(const data::SourceOptions& source) {
   std::vector<std::string> names = {"prompt",     "messages", "reward_model",        "data_source",
                                     "extra_info", "tools",    "chat_template_kwargs"};
-  names.insert(names.end(), kTruths.begin(), kTruths.end());
+  std::remove_copy(kTruths.begin(), kTruths.end(), std::back_inserter(names), kVerlTruth);
   for (const auto& [column, name] : source.columns) {
     if (std::find(names.begin(), names.end(), column) == names.end()) {
       fail(source.key, "unknown name {} in columns; expected one of {}", quote(column),
@@ -196,7 +243,11 @@ Prompt PromptData::prompt_of(const data::SourceOptions& source, Json&& columns) 
   if (prompt.ids.empty()) {
     fail("prompt", "it has no token; expected some text, or a tokenizer with a token that begins");
   }
-  prompt.ground_truth = truth_of(source, columns);
+  const Truth truth = truth_of(source, columns);
+  prompt.ground_truth = truth.value;
+  if (!truth.other.empty()) {
+    ++disagreements_[{truth.column, truth.other}];
+  }
   without_truth_ += prompt.ground_truth.is_null() ? 1 : 0;
   if (const Json* name = column(source, columns, "data_source"); name && name->is_string()) {
     prompt.data_source = name->get<std::string>();
@@ -302,6 +353,13 @@ std::vector<std::string> PromptData::notes() const {
                     "expected a list "
                     "of messages for a chat",
                     texts_ == 1 ? "1 prompt is" : fmt::format("{} prompts are", texts_)));
+  }
+  for (const auto& [names, prompts] : disagreements_) {
+    const auto& [used, other] = names;
+    notes.push_back(
+        fmt::format("the ground truth of {} is {}, and column {} has another value; to choose, try "
+                    "columns: {{ground_truth: {}}} in data.sources",
+                    counted(prompts, "prompt"), used, other, other));
   }
   const std::vector<engine::RewardSection>& rewards = run_.config.rl.rewards;
   const bool needs_truth = std::any_of(rewards.begin(), rewards.end(), [](const auto& reward) {

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/chat/chat_template.h"
@@ -67,6 +69,8 @@ class PromptData : public train::RunData {
   std::vector<PromptSet> held_out_;
   std::vector<std::string> notes_;
   int64_t longest_ = 0, chats_ = 0, texts_ = 0, without_truth_ = 0;
+  /// Prompts whose ground truth is of one column while another says something else, by both.
+  std::map<std::pair<std::string, std::string>, int64_t> disagreements_;
 };
 
 }  // namespace hocket::rl

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "diagnose/html_page.h"
+#include "rl/experience.h"
 #include "rl/report_metrics.h"
 #include "run/describe.h"
 
@@ -154,7 +155,7 @@ std::string facts_html(const engine::Run& run) {
   const engine::RlSection& rl = run.config.rl;
   std::string rewards;
   for (const engine::RewardSection& reward : rl.rewards) {
-    const std::string& name = reward.name.empty() ? reward.type : reward.name;
+    const std::string& name = name_of(reward);
     rewards += fmt::format("{}{}{}", rewards.empty() ? "" : ", ", name,
                            reward.weight == 1 ? "" : fmt::format(" x {:g}", reward.weight));
   }

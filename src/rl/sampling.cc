@@ -22,7 +22,7 @@ Sampling::Sampling(const engine::Run& run, train::TrainedReaders& readers, const
       data_(data),
       processes_(processes),
       rollout_(run, readers, data, head_parts),
-      uneven_(rl_, deciding_reward(rl_)) {
+      uneven_(rl_) {
   if (is_first()) {
     rewards_.emplace(rl_, "rl");
   }

@@ -68,6 +68,7 @@ class Training {
   int64_t most_micro_batches(int64_t prompts) const;
   std::string memory_remedy() const;
   void plan_memory();
+  bool warn_of_changes() const;
   void load();
   train::StepperParts parts_of_stepper();
   int run_to_end(int64_t first);

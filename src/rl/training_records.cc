@@ -26,6 +26,10 @@ void Training::measure(train::StepMetrics& metrics) {
       {"rl/cached_tokens", static_cast<double>(sampling_->stats().cached_tokens)});
   metrics.values.push_back({"rl/preemptions", static_cast<double>(sampling_->stats().preemptions)});
   metrics.values.push_back({"num_tokens", static_cast<double>(generated_ + step_generated_)});
+  for (const train::ChangedNumber& change : start_.changed_loss) {
+    metrics.values.push_back({"changed/" + change.key, change.now});
+  }
+  start_.changed_loss.clear();
   metrics.values.push_back({"timing_s/gen", sampling_->sampling_s()});
   metrics.values.push_back({"timing_s/reward", sampling_->waiting_s()});
   metrics.values.push_back({"timing_s/old_log_prob", learner_->old_s()});
@@ -117,7 +121,8 @@ void Training::write_samples(std::span<const Sample> samples,
   const std::string folder = join_path(run_.config.output.dir, "trajectories");
   const LineOptions options{
       .samples_per_prompt = loss_inputs.empty() ? rl_.eval_samples : rl_.samples_per_prompt,
-      .top_k = run_.model.top_k};
+      .top_k = run_.model.top_k,
+      .old_of_trainer = rl_.old_logprobs == "trainer"};
   std::string text;
   for (size_t i = 0; i < samples.size(); ++i) {
     text += to_line(samples[i], prompt_of(i), loss_inputs.empty() ? nullptr : &loss_inputs[i],

@@ -104,6 +104,12 @@ void Training::describe(const engine::Compiled& compiled) const {
   if (const std::string warning = advantage_warning(rl_); !warning.empty() && is_first()) {
     log_warning("{}", warning);
   }
+  if (rl_.rewards.size() > 1) {
+    print_once(
+        "         pass@k goes by the first reward, {}, from a score of {} (rl.right_from); to "
+        "choose another, put it first in rl.rewards\n",
+        deciding_reward(rl_), rl_.right_from);
+  }
   const bool limited = rl_.top_k > 0 || rl_.top_p < 1 || rl_.min_p > 0;
   print_once(
       "         log-probabilities are of all of the model's logits{}; samples are drawn {}\n",
@@ -177,6 +183,23 @@ void Training::plan_memory() {
              human_bytes(static_cast<double>(engine::most_planned(planned_))), of_update);
 }
 
+/// Warns of keys that make another loss than that of the steps before. Returns whether the kept
+/// groups were drawn at another temperature.
+bool Training::warn_of_changes() const {
+  std::string text;
+  bool is_hotter = false;
+  for (const train::ChangedNumber& change : start_.changed_loss) {
+    text += fmt::format("{}{} {:g} -> {:g}", text.empty() ? "" : ", ", change.key, change.before,
+                        change.now);
+    is_hotter = is_hotter || change.key == "rl.temperature";
+  }
+  if (!text.empty() && is_first()) {
+    log_warning("from update {} on the training is another one: {} (changed/... in metrics.jsonl)",
+                start_.done.step + 1, text);
+  }
+  return is_hotter;
+}
+
 void Training::load() {
   const int64_t least = learner_->multiple();
   if (critic_) {
@@ -199,6 +222,9 @@ void Training::load() {
     }
     return std::string();
   });
+  if (warn_of_changes()) {
+    groups.clear();
+  }
   sampling_->uneven().restore(ranks_.processes().broadcast(groups));
   saved_rounds_ = sampling_->uneven().rounds();
   train::load(start_, run_, programs_.session(learner_->spec(least)));

@@ -44,7 +44,7 @@ void UnevenGroups::add(std::vector<Sample> round) {
       ++left_out_;
       ++even_in_a_row_;
       right_in_a_row_ += std::count_if(group.begin(), group.end(), [&](const Sample& sample) {
-        return is_right(sample, deciding_, rl_.right_from);
+        return is_right_in_all(sample, rl_);
       });
       continue;
     }
@@ -74,23 +74,28 @@ void UnevenGroups::end_step() {
 bool UnevenGroups::is_exhausted() const {
   if (!rl_.dynamic_sampling.on) return false;
   const int64_t most = rl_.dynamic_sampling.max_rounds;
-  return (most > 0 && rounds_ >= most) ||
-         even_in_a_row_ >=
-             std::max(kStepsWithoutUneven * rl_.prompts_per_step, kGroupsWithoutUneven);
+  return (most > 0 && rounds_ >= most) || has_long_row();
+}
+
+/// Returns whether so many groups in succession had equal rewards that no other is to be expected.
+bool UnevenGroups::has_long_row() const {
+  return even_in_a_row_ >=
+         std::max(kStepsWithoutUneven * rl_.prompts_per_step, kGroupsWithoutUneven);
 }
 
 bool UnevenGroups::is_solved() const {
   const auto samples = static_cast<double>(even_in_a_row_ * rl_.samples_per_prompt);
-  return samples > 0 && static_cast<double>(right_in_a_row_) >= kSolvedShare * samples;
+  return has_long_row() && static_cast<double>(right_in_a_row_) >= kSolvedShare * samples;
 }
 
 std::string UnevenGroups::text() const {
   const auto samples = static_cast<double>(even_in_a_row_ * rl_.samples_per_prompt);
   return fmt::format(
       "after {} of generation {} of {} prompts have samples of different rewards "
-      "(rl.dynamic_sampling); the last {} had equal ones, with {:.1f} % of the samples right",
+      "(rl.dynamic_sampling); the last {} had equal ones, with {:.1f} % of the samples right{}",
       counted(rounds_, "round"), groups(), rl_.prompts_per_step, counted(even_in_a_row_, "group"),
-      samples > 0 ? 100 * static_cast<double>(right_in_a_row_) / samples : 0.0);
+      samples > 0 ? 100 * static_cast<double>(right_in_a_row_) / samples : 0.0,
+      rl_.rewards.size() > 1 ? " in all rewards" : "");
 }
 
 std::string UnevenGroups::to_bytes() const {

@@ -15,9 +15,7 @@ namespace hocket::rl {
 /// resumed run has the same groups with the same rewards.
 class UnevenGroups {
  public:
-  /// `deciding`: the reward that says which samples are right.
-  UnevenGroups(const engine::RlSection& section, std::string deciding)
-      : rl_(section), deciding_(std::move(deciding)) {}
+  explicit UnevenGroups(const engine::RlSection& section) : rl_(section) {}
 
   /// Returns the number of prompts of the next round: by the share of uneven groups in the step so
   /// far, or else in the last one, as many as should fill the step; at most two steps' prompts.
@@ -30,10 +28,11 @@ class UnevenGroups {
   /// Removes the groups of the step, which was made, and begins the next one.
   void end_step();
 
-  /// Returns whether nothing is left to learn from: rounds are over, or as many groups in
+  /// Returns whether the step cannot be filled: its rounds are over, or as many groups in
   /// succession as 16 steps have, and at least 512, had equal rewards.
   bool is_exhausted() const;
-  /// Returns whether, of these groups, nine in ten samples are right.
+  /// Returns whether there were so many groups in succession, whatever the rounds, and nine in ten
+  /// of their samples are right in all rewards.
   bool is_solved() const;
   /// Returns "after 3 rounds of generation 2 of 16 prompts have samples of ...", for a message.
   std::string text() const;
@@ -47,13 +46,14 @@ class UnevenGroups {
 
  private:
   int64_t groups() const { return std::ssize(samples_) / rl_.samples_per_prompt; }
+  bool has_long_row() const;
 
   const engine::RlSection& rl_;
-  std::string deciding_;
   std::vector<Sample> samples_;
   int64_t prompts_ = 0, left_out_ = 0, rounds_ = 0;  ///< of the step under way
   double share_ = 1;                                 ///< of uneven groups in the last step
-  /// Groups with equal rewards since the last other one, and their samples that are right.
+  /// Groups with equal rewards since the last other one, and their samples that are right in
+  /// all rewards.
   int64_t even_in_a_row_ = 0, right_in_a_row_ = 0;
 };
 

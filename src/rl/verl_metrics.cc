@@ -3,11 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 
 #include "rl/divergence.h"
 #include "rl/experience.h"
+#include "rl/moments.h"
 
 namespace hocket::rl {
 
@@ -15,26 +15,13 @@ namespace {
 
 constexpr double kBesideReturns = 1e-5;  // verl's, in vf_explained_var
 
-/// Mean, extremes, and variance with n - 1.
-struct Summary {
-  double n = 0, sum = 0, squares = 0, least = kNothing, most = kNothing;
-  void add(double value) {
-    least = n == 0 ? value : std::min(least, value);
-    most = n == 0 ? value : std::max(most, value);
-    sum += value;
-    squares += value * value;
-    n += 1;
-  }
-  double mean() const { return n > 0 ? sum / n : kNothing; }
-  double variance() const {
-    if (n < 2) return n > 0 ? 0 : kNothing;
-    return std::max(0.0, (squares - sum * sum / n) / (n - 1));
-  }
-  void put(const std::string& name, train::Values* values) const {
-    values->insert(values->end(),
-                   {{name + "/mean", mean()}, {name + "/max", most}, {name + "/min", least}});
-  }
-};
+/// Adds mean and extremes under the names of a metric.
+void put(const Moments& moments, const std::string& name, train::Values* values) {
+  const bool any = moments.n > 0;
+  values->insert(values->end(), {{name + "/mean", moments.mean()},
+                                 {name + "/max", any ? moments.most : kNothing},
+                                 {name + "/min", any ? moments.least : kNothing}});
+}
 
 /// Returns the sum of a sample's rewards by token, less the divergence from the reference.
 double rewards_of(const engine::RlSection& section, const LossInputs& inputs) {
@@ -49,7 +36,7 @@ double rewards_of(const engine::RlSection& section, const LossInputs& inputs) {
 }  // namespace
 
 train::Values verl_metrics(const engine::RlSection& section, std::span<const Item> items) {
-  Summary scores, rewards, advantages, returns, values, errors, lengths, prompts, full, empty;
+  Moments scores, rewards, advantages, returns, values, errors, lengths, prompts, full, empty;
   for (const Item& item : items) {
     const LossInputs& inputs = *item.inputs;
     const int64_t length = std::ssize(item.sample->tokens);
@@ -74,19 +61,19 @@ train::Values verl_metrics(const engine::RlSection& section, std::span<const Ite
     }
   }
   train::Values all;
-  scores.put("critic/score", &all);
-  rewards.put("critic/rewards", &all);
-  advantages.put("critic/advantages", &all);
-  returns.put("critic/returns", &all);
+  put(scores, "critic/score", &all);
+  put(rewards, "critic/rewards", &all);
+  put(advantages, "critic/advantages", &all);
+  put(returns, "critic/returns", &all);
   if (section.advantage == "gae") {
-    values.put("critic/values", &all);
+    put(values, "critic/values", &all);
     all.push_back(
         {"critic/vf_explained_var", 1 - errors.variance() / (returns.variance() + kBesideReturns)});
   }
-  lengths.put("response_length", &all);
+  put(lengths, "response_length", &all);
   all.push_back({"response_length/clip_ratio", full.mean()});
   all.push_back({"response/aborted_ratio", empty.mean()});
-  prompts.put("prompt_length", &all);
+  put(prompts, "prompt_length", &all);
   return all;
 }
 

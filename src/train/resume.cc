@@ -103,13 +103,19 @@ void compare_parts(const std::string& key, const json& saved, const json& now,
   }
 }
 
-/// Compares the keys of section `rl`, but for those that change neither samples nor losses.
+/// Keys of section `rl` that may change between steps, although other samples or losses follow.
+constexpr std::array kFreeOfLoss = {"kl_coef", "entropy_coef", "clip_low", "clip_high",
+                                    "temperature"};
+
+/// Compares the keys of section `rl`, but for those that change neither samples nor losses, and
+/// kFreeOfLoss.
 template <typename Compare>
 void compare_rl(const json& saved, const json& now, const Compare& compare) {
   engine::RunConfig defaults;
   const json otherwise = parse_config(defaults, "{}", "defaults").to_json().at("rl");
   for (const auto& [key, value] : now.at("rl").items()) {
-    bool is_free = key.starts_with("eval_");
+    bool is_free = key.starts_with("eval_") ||
+                   std::find(kFreeOfLoss.begin(), kFreeOfLoss.end(), key) != kFreeOfLoss.end();
     for (const char* free :
          {"trajectories", "reward_workers", "max_failed_rewards", "strict", "prefix_caching",
           "kv_cache_memory", "max_num_seqs", "max_num_batched_tokens", "right_from"}) {
@@ -315,6 +321,23 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
   } else if (fingerprint != data_fingerprint) {
     fail_for_examples(config, resolved, from);
   }
+}
+
+std::vector<ChangedNumber> changed_loss(const engine::Run& run,
+                                        const checkpoint::Checkpoint& from) {
+  std::vector<ChangedNumber> changes;
+  if (run.config.objective != engine::Objective::rl) return changes;
+  const json saved = current_config(from);
+  const json now = run.resolved.to_json();
+  for (const char* key : kFreeOfLoss) {
+    const json::json_pointer at(std::string("/rl/") + key);
+    const double is = now.at(at).get<double>();
+    const double was = saved.contains(at) ? saved.at(at).get<double>() : is;
+    if (was != is) {
+      changes.push_back({std::string("rl.") + key, was, is});
+    }
+  }
+  return changes;
 }
 
 std::vector<std::string> changed_settings(const engine::Run& run,

@@ -48,6 +48,16 @@ struct Position {
 void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from);
 
+/// A number of the configuration that differs from that of the run that saved a checkpoint.
+struct ChangedNumber {
+  std::string key;  ///< "rl.kl_coef"
+  double before = 0, now = 0;
+};
+
+/// Returns the keys of section `rl` that make another loss or other samples from the checkpoint on,
+/// and may: coefficients, clips, the temperature.
+std::vector<ChangedNumber> changed_loss(const engine::Run& run, const checkpoint::Checkpoint& from);
+
 /// Returns the differences to the run that saved the checkpoint: "train.lr 0.001 -> 0.01" for every
 /// differing key, in order. Keys missing in the checkpoint have their default; those of `model` are
 /// omitted, since they must be equal or no longer matter.

@@ -59,6 +59,7 @@ bool find_checkpoint(const engine::Run& run, const RunData& data,
   // Its contents were compared a moment ago.
   start.from.emplace(*latest, checkpoint::Verify::lengths);
   check_same_training(run, data.fingerprint(), *start.from);
+  start.changed_loss = changed_loss(run, *start.from);
   const checkpoint::RunState& state = start.from->state();
   const Position position = Position::of(*start.from);
   start.done = {state.step, position.skipped, position.time_s, state.losses};

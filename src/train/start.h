@@ -5,11 +5,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/checkpoint.h"
 #include "engine/session.h"
 #include "train/best.h"
 #include "train/frozen_model.h"
+#include "train/resume.h"
 #include "train/schedule.h"
 #include "train/training_data.h"
 #include "train/weight_files.h"
@@ -27,12 +29,13 @@ struct Start {
   StepsDone done;
   /// End of the run; with 0 steps: decided by train.minutes once a step is timed.
   Course course;
-  Best best;              ///< of the evaluations so far
-  FrozenFiles frozen;     ///< Position::frozen; of a new training those of now
-  int64_t prompts = 0;    ///< rl: Position::prompts
-  int64_t tokens = 0;     ///< rl: Position::tokens
-  int64_t generated = 0;  ///< rl: Position::generated
-  std::string kernels;    ///< that the steps so far ran on, where they are not those of here
+  Best best;                                ///< of the evaluations so far
+  FrozenFiles frozen;                       ///< Position::frozen; of a new training those of now
+  int64_t prompts = 0;                      ///< rl: Position::prompts
+  int64_t tokens = 0;                       ///< rl: Position::tokens
+  int64_t generated = 0;                    ///< rl: Position::generated
+  std::vector<ChangedNumber> changed_loss;  ///< rl: keys that make another loss from here on
+  std::string kernels;  ///< that the steps so far ran on, where they are not those of here
 
   /// "of checkpoint runs/x/checkpoints/step-000040 (step 40)", "random, seed 1".
   std::string describe() const;

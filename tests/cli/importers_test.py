@@ -74,6 +74,8 @@ class ImportersTest(PlanBox):
         plan, train = self.keys("run.yaml")
         self.assertEqual((plan["dp"], plan["micro_batch"], plan["shard"]["params"], train["seq_len"], train["steps"]),
                          (4, 2, "all", 64, 20))
+        ppo = self.convert("verl", VERL.replace("adv_estimator=grpo", "adv_estimator=gae"))
+        self.assertIn("note     model.dtype is f32, which a critic needs here", ppo)
         self.put("file", VERL.replace("train_batch_size", "train_batchsize"))
         self.refused("try data.train_batch_size", "plan", "convert", "--from", "verl", "file")
 

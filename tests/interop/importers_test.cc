@@ -235,10 +235,10 @@ TEST(Verl, ReadsCorrectionsHeldOutPromptsAndColumns) {
   const std::string of_megatron =
       replaced(yaml, "router_replay: {mode: R3}", "megatron: {router_replay: {mode: R3}}");
   expect_keys(import_verl(of_megatron, "ppo.yaml", {}), {{"rl.routing_replay", "true"}});
-  const Imported bypass = import_verl(
-      replaced(replaced(yaml, "bypass_mode: false", "bypass_mode: true, rollout_rs: token_k1"),
-               "do_sample: true", "do_sample: false"),
-      "ppo.yaml", {});
+  const Imported bypass =
+      import_verl(replaced(replaced(yaml, "bypass_mode: false", "bypass_mode: true"),
+                           "do_sample: true", "do_sample: false"),
+                  "ppo.yaml", {});
   expect_keys(bypass, {{"rl.old_logprobs", "rollout"}, {"rl.eval_prompts", "100"}});
   EXPECT_EQ(bypass.keys.count("rl.correction.type") + bypass.keys.count("rl.eval_samples"), 0u);
   std::string notes;
@@ -247,7 +247,70 @@ TEST(Verl, ReadsCorrectionsHeldOutPromptsAndColumns) {
   }
   EXPECT_TRUE(says(notes, "rollout_is = sequence: samples are not weighed in bypass mode"))
       << notes;
-  EXPECT_TRUE(says(notes, "rollout_rs = token_k1: no token is left out")) << notes;
+}
+
+/// verl's names with k1 limit mu / pi_old, and older ones pi_old / mu as here.
+TEST(Verl, ReadsWhatIsLeftOutByItsRatio) {
+  const auto with = [](const std::string& settings, const Beside& beside = {}) {
+    return import_verl(
+        "trainer: {n_gpus_per_node: 1}\nalgorithm: {rollout_correction: {" + settings + "}}\n",
+        "grpo.yaml", {}, beside);
+  };
+  expect_keys(with("rollout_rs: token_k1, rollout_rs_threshold: 0.25_2"),
+              {{"rl.correction.type", "mis"},
+               {"rl.correction.level", "token"},
+               {"rl.correction.low", "0.5"},
+               {"rl.correction.high", "4"}});
+  expect_keys(with("rollout_rs: seq_mean_k1, rollout_rs_threshold: 4"),
+              {{"rl.correction.level", "geometric"},
+               {"rl.correction.low", "0.25"},
+               {"rl.correction.high", "4"}});
+  expect_keys(
+      with("rollout_rs: sequence, rollout_rs_threshold: 2, rollout_rs_threshold_lower: 0.1"),
+      {{"rl.correction.level", "sequence"},
+       {"rl.correction.low", "0.1"},
+       {"rl.correction.high", "2"}});
+  for (const char* refused : {"rollout_rs: token_k3, rollout_rs_threshold: 2",
+                              "rollout_rs: token_k1, rollout_rs_threshold: 2, bypass_mode: true",
+                              "rollout_rs: token_k1, rollout_rs_threshold: 2, rollout_is: token"}) {
+    EXPECT_TRUE(says(refusal_of([&] { with(refused); }), "try --set rl.correction.type=mis"))
+        << refused;
+  }
+  EXPECT_TRUE(says(refusal_of([&] { with("rollout_rs: token_k1"); }), "a number above 0"));
+  Beside beside;
+  beside.keys = {"rl.correction.type"};
+  EXPECT_EQ(with("rollout_rs: token_k3", beside).keys.count("rl.correction.type"), 0u);
+}
+
+/// A reward function in a file is run by the shim, and a critic needs f32.
+TEST(Verl, ReadsRewardFunctionsAndCritics) {
+  const auto with = [](const std::string& settings, const Beside& beside = {}) {
+    return import_verl(replaced(kVerl, " $@", " " + settings + " $@"), "run.sh", {}, beside);
+  };
+  const Imported own = with("custom_reward_function.path=rw/my.py data.seed=7");
+  expect_keys(own,
+              {{"rl.rewards", "[{type: exec, command: \"python3 tools/reward_shim.py rw/my.py\"}]"},
+               {"train.seed", "7"},
+               {"model.dtype", "bf16"}});
+  EXPECT_TRUE(says(join(own.notes, "\n"), "rl.rewards runs rw/my.py")) << join(own.notes, "\n");
+  expect_keys(
+      with("reward.custom_reward_function.path=rw/my.py reward.custom_reward_function.name=f"),
+      {{"rl.rewards", "[{type: exec, command: \"python3 tools/reward_shim.py rw/my.py:f\"}]"}});
+  const Imported gae = with("algorithm.adv_estimator=gae");
+  expect_keys(gae, {{"model.dtype", "f32"}});
+  EXPECT_TRUE(says(join(gae.notes, "\n"), "model.dtype is f32")) << join(gae.notes, "\n");
+  Beside beside;
+  beside.keys = {"rl.rewards"};
+  EXPECT_EQ(with("reward_model.enable=True", beside).keys.count("rl.rewards"), 0u);
+  const std::string notes = join(with("data.shuffle=False actor_rollout_ref.actor.shuffle=True "
+                                      "actor_rollout_ref.rollout.val_kwargs.do_sample=True "
+                                      "actor_rollout_ref.rollout.val_kwargs.temperature=1 "
+                                      "actor_rollout_ref.rollout.val_kwargs.top_p=0.7")
+                                     .notes,
+                                 "\n");
+  for (const char* part : {"data.shuffle = false", "actor.shuffle", "val_kwargs.top_p"}) {
+    EXPECT_TRUE(says(notes, part)) << notes;
+  }
 }
 
 /// References of OmegaConf and classes of Hydra, as a generated configuration has them.
@@ -278,6 +341,21 @@ TEST(Verl, RefusesWhatARunCannotExpress) {
       {"actor_rollout_ref.actor.kl_loss_type=abs", "expected kl, mse or low_var_kl"},
       {"algorithm.use_kl_in_reward=True", "expected false beside use_kl_loss"},
       {"trainer.v1.trainer_mode=separate_async", "would make another plan"},
+      {"actor_rollout_ref.rollout.multi_turn.enable=True", "an answer is of one turn here"},
+      {"trainer.val_only=True", "would make another training"},
+      {"reward_model.enable=True", "no reward model runs here; try --set 'rl.rewards="},
+      {"custom_reward_function.path=a.py reward_model.reward_manager=batch",
+       "scores one answer at a time"},
+      {"+custom_reward_function.reward_kwargs.a=1", "no further arguments"},
+      {"algorithm.filter_groups.enable=True algorithm.filter_groups.metric=seq_reward "
+       "reward_model.overlong_buffer.enable=True reward_model.overlong_buffer.len=8",
+       "expected acc, score"},
+      {"algorithm.filter_groups.enable=True algorithm.filter_groups.metric=length",
+       "expected acc, score"},
+      {"+data.apply_chat_template_kwargs.enable_thinking=False",
+       "in a column chat_template_kwargs"},
+      {"data.train_max_samples=100", "every prompt of the files is read here"},
+      {"algorithm.rollout_correction.rollout_is=geometric", "expected token or sequence"},
       {"actor_rollout_ref.actor.ppo_minibatch_size=8",
        "try actor_rollout_ref.actor.ppo_mini_batch_size"},
       {"actor_rollout_ref.actor.megatron.tensor_parallel_size=2", "and no release of verl has"},

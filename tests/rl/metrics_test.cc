@@ -67,6 +67,16 @@ const std::vector<double> kUp = {-1, -1 + std::log(1.5)};                    // 
 const std::vector<double> kDown = {-1 + std::log(0.5), -1 + std::log(4.0)};  // 0.5 and 4
 const std::vector<double> kEntropies = {0.5, 1.5};
 
+/// Deviations of equal rewards are 0, whatever the bits of their sum.
+TEST(Metrics, EqualRewardsHaveNoDeviation) {
+  const std::vector<Sample> samples(24, sample_of(0.3, 3));
+  const auto values = named(sample_metrics(samples, 8));
+  EXPECT_EQ(values.at("rl/reward_std_in_group"), 0);
+  EXPECT_EQ(values.at("reward_std"), 0);
+  EXPECT_EQ(values.at("rewards/exact/std"), 0);
+  EXPECT_EQ(values.at("frac_reward_zero_std"), 1);
+}
+
 TEST(Metrics, OfFailedRewardsAsOfNone) {
   std::vector<Sample> samples = {sample_of(1, 2), sample_of(0, 2)};
   samples[1].left_out = samples[1].reward_failed = samples[1].rewards["exact"].failed = true;

@@ -52,6 +52,29 @@ class Prompts(rl_util.RlTest):
         self.assertIn("expected train, held", self.hocket("data", "show", run, "--split", "valid", code=2))
         self.assertIn("--seq-len is of examples, and objective is rl", self.hocket("data", "show", run, "--seq-len", "9", code=2))
 
+    def test_the_ground_truth_of_verl_goes_before_other_columns(self):
+        row = {"prompt": "1234=", "answer": "so 4321", "reward_model": {"ground_truth": "4321"}, "extra_info": {"deep": {"answer": 5}}}
+        path = self.lines("verl.jsonl", [row, {"prompt": "12=", "answer": "21"}, {**row, "answer": 4321},
+                                         {"prompt": "3=", "target": 9, "reward_model": {"ground_truth": {"target": 9, "numbers": [3]}}}])
+
+        def shown(**columns):
+            data = {"sources": [{"path": path, "columns": columns}], "evaluation": [], "valid_fraction": 0}
+            self.hocket("data", "show", self.write_run("run", data=data), "-n", "9", "--json", "--out", "shown.json")
+            with open(self.path("shown.json"), encoding="utf-8") as f:
+                out = json.load(f)
+            return {str(prompt["ground_truth"]) for prompt in out["shown"]}, out["notes"]
+
+        truths, notes = shown()
+        self.assertEqual({"4321", "21", "{'target': 9, 'numbers': [3]}"}, truths)
+        self.assertEqual(["the ground truth of 1 prompt is reward_model.ground_truth, and column answer has another value; to choose, try "
+                          "columns: {ground_truth: answer} in data.sources"], notes)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(json.dumps(row) + "\n")
+        self.assertEqual(({"so 4321"}, []), shown(ground_truth="answer"))
+        self.assertEqual(({"5"}, []), shown(ground_truth="extra_info.deep.answer"))
+        self.hocket("data", "show", self.write_run("run", data={"sources": [{"path": path, "columns": {"ground_truth": "extra_info.x"}}]}),
+                    code=2)
+
     def test_a_held_out_set_without_prompts_is_refused(self):
         path = self.lines("long.jsonl", [{"prompt": "1" * 30 + "=", "ground_truth": "1"}] * 3)
         self.write_run("run", data={"evaluation": [{"name": "long", "path": path}]})

@@ -431,6 +431,25 @@ class Resume(rl_util.RlTest):
         self.rl("run")
         self.assertEqual([1, 2, 3], [line["step"] for line in self.metrics("run")[0]])
 
+    def test_coefficients_may_change(self):
+        """They make another training from there on, which a warning and a mark say; other keys of the loss are refused."""
+        sections = {"train": {"steps": 2}, "data": {"evaluation": [], "valid_fraction": 0}}
+        self.write_run("run", rl={"kl_coef": 0}, **sections)
+        self.rl("run")
+        sections["train"] = {"steps": 4}
+        self.write_run("run", rl={"kl_coef": 0.1, "loss": "gspo"}, **sections)
+        self.assertIn('was saved with rl.loss = "ppo"', self.rl("run", code=2))
+        self.write_run("run", rl={"kl_coef": 0.1, "entropy_coef": 0.01, "clip_high": 0.3, "temperature": 0.7}, **sections)
+        said = self.rl("run")
+        self.assertIn("from update 3 on the training is another one: rl.kl_coef 0 -> 0.1, rl.entropy_coef 0 -> 0.01, "
+                      "rl.clip_high 0.2 -> 0.3, rl.temperature 1 -> 0.7", said)
+        updates = self.metrics("run")[0]
+        self.assertEqual([1, 2, 3, 4], [line["step"] for line in updates])
+        marks = [{key: value for key, value in line.items() if key.startswith("changed/")} for line in updates]
+        self.assertEqual([{}, {}, {"changed/rl.kl_coef": 0.1, "changed/rl.entropy_coef": 0.01, "changed/rl.clip_high": 0.3,
+                                   "changed/rl.temperature": 0.7}, {}], marks)
+        self.assertIn("actor/kl_loss", updates[2])
+
 
 if __name__ == "__main__":
     unittest.main()

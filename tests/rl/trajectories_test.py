@@ -88,6 +88,19 @@ class Trajectories(rl_util.RlTest):
             row = json.loads(f.readline())
         for key in ("rollout_routed_experts", "rollout_top_p_token_ids"):
             self.assertNotIn(key, row)
+        for key in ("values", "returns", "log_probs"):
+            self.assertNotIn(key, row)
+
+    def test_critics_and_old_log_probabilities(self):
+        self.write_run("one", train={"steps": 1}, rl={"advantage": "gae", "old_logprobs": "trainer"})
+        self.rl("one")
+        with open(self.path("one/trajectories/step-000001.jsonl"), encoding="utf-8") as f:
+            rows = [json.loads(line) for line in f]
+        for row in rows:
+            self.assertEqual(row["rollout_log_probs"], row["log_probs"])  # equal bits
+            self.assertEqual(row["response_length"], len(row["values"]))
+            for target in row["returns"]:  # gamma and lambda are 1
+                self.assertAlmostEqual(row["reward"], target, places=5)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ engine::RlSection section_of(int64_t prompts) {
   section.samples_per_prompt = 2;
   section.dynamic_sampling.on = true;
   section.dynamic_sampling.max_rounds = 0;
+  section.rewards.emplace_back().type = "exact";
   return section;
 }
 
@@ -34,7 +35,7 @@ std::vector<Sample> round_of(int64_t first, int64_t uneven, int64_t even, double
 
 TEST(UnevenGroups, RoundsAreSizedByTheShareOfUnevenGroups) {
   const engine::RlSection section = section_of(8);
-  UnevenGroups groups(section, "exact");
+  UnevenGroups groups(section);
   EXPECT_EQ(groups.next_round(), 8);
   groups.add(round_of(0, 4, 4));
   EXPECT_EQ(groups.next_round(), 8);  // 4 are missing, and a half are uneven
@@ -53,7 +54,7 @@ TEST(UnevenGroups, RoundsAreSizedByTheShareOfUnevenGroups) {
 
 TEST(UnevenGroups, SurplusGroupsAreOfTheNextStep) {
   const engine::RlSection section = section_of(4);
-  UnevenGroups groups(section, "exact");
+  UnevenGroups groups(section);
   groups.add(round_of(0, 7, 1));
   groups.end_step();
   EXPECT_EQ(groups.prompts(), 0);
@@ -68,7 +69,7 @@ TEST(UnevenGroups, SurplusGroupsAreOfTheNextStep) {
 
 TEST(UnevenGroups, ARoundHasAtMostTwoStepsPrompts) {
   const engine::RlSection section = section_of(8);
-  UnevenGroups groups(section, "exact");
+  UnevenGroups groups(section);
   groups.add(round_of(0, 0, 8));
   EXPECT_EQ(groups.next_round(), 16);
   groups.add(round_of(8, 1, 15));
@@ -77,10 +78,10 @@ TEST(UnevenGroups, ARoundHasAtMostTwoStepsPrompts) {
 
 TEST(UnevenGroups, BytesHoldAllGroupsAndCounts) {
   const engine::RlSection section = section_of(4);
-  UnevenGroups groups(section, "exact");
+  UnevenGroups groups(section);
   EXPECT_EQ(groups.to_bytes(), "");
   groups.add(round_of(0, 3, 5));
-  UnevenGroups resumed(section, "exact");
+  UnevenGroups resumed(section);
   resumed.restore(groups.to_bytes());
   EXPECT_EQ(resumed.to_bytes(), groups.to_bytes());
   EXPECT_EQ(resumed.next_round(), groups.next_round());
@@ -91,7 +92,7 @@ TEST(UnevenGroups, BytesHoldAllGroupsAndCounts) {
 TEST(UnevenGroups, EndsAfterManyGroupsWithEqualRewards) {
   const engine::RlSection section = section_of(4);
   for (const double reward : {1.0, 0.0}) {
-    UnevenGroups groups(section, "exact");
+    UnevenGroups groups(section);
     for (int64_t first = 0; first < 504; first += 8) {
       groups.add(round_of(first, 0, 8, reward));
       EXPECT_FALSE(groups.is_exhausted());
@@ -107,7 +108,7 @@ TEST(UnevenGroups, EndsAfterManyGroupsWithEqualRewards) {
 TEST(UnevenGroups, ALimitOfRoundsEndsAStep) {
   engine::RlSection section = section_of(4);
   section.dynamic_sampling.max_rounds = 2;
-  UnevenGroups groups(section, "exact");
+  UnevenGroups groups(section);
   groups.add(round_of(0, 1, 3));
   EXPECT_FALSE(groups.is_exhausted());
   groups.add(round_of(4, 1, 3));
@@ -117,10 +118,43 @@ TEST(UnevenGroups, ALimitOfRoundsEndsAStep) {
   EXPECT_FALSE(groups.is_exhausted());
 }
 
+/// A few groups of right samples do not make a solved task where rounds are over.
+TEST(UnevenGroups, ALimitOfRoundsSolvesNothing) {
+  engine::RlSection section = section_of(4);
+  section.dynamic_sampling.max_rounds = 1;
+  UnevenGroups groups(section);
+  groups.add(round_of(0, 1, 3));
+  EXPECT_TRUE(groups.is_exhausted());
+  EXPECT_FALSE(groups.is_solved());
+}
+
+/// A solved task is right in every reward that weighs, whichever is first.
+TEST(UnevenGroups, ASolvedTaskIsRightInAllRewards) {
+  const struct {
+    double weight, score;
+    bool is_solved;
+  } kRows[] = {{2, 0, false}, {2, 1, true}, {0, 0, true}, {-1, 0, true}, {-1, 1, false}};
+  for (const auto& row : kRows) {
+    engine::RlSection section = section_of(4);
+    engine::RewardSection& second = section.rewards.emplace_back();
+    second.type = "regex";
+    second.weight = row.weight;
+    UnevenGroups groups(section);
+    std::vector<Sample> samples = round_of(0, 0, 512);
+    for (Sample& sample : samples) {
+      sample.rewards["regex"].score = row.score;
+    }
+    groups.add(samples);
+    EXPECT_EQ(groups.is_solved(), row.is_solved) << row.weight << " " << row.score;
+    samples.front().rewards["regex"].failed = true;
+    EXPECT_FALSE(is_right_in_all(samples.front(), section));
+  }
+}
+
 TEST(UnevenGroups, WithoutDynamicSamplingEveryGroupIsTaken) {
   engine::RlSection section = section_of(4);
   section.dynamic_sampling.on = false;
-  UnevenGroups groups(section, "exact");
+  UnevenGroups groups(section);
   groups.add(round_of(0, 1, 3));
   EXPECT_EQ(groups.next_round(), 0);
   EXPECT_FALSE(groups.is_exhausted());
