@@ -57,7 +57,7 @@ std::vector<Sample> samples_of(std::string_view bytes);
 
 struct LineOptions {
   int64_t samples_per_prompt = 1;
-  int64_t top_k = 0;           ///< experts of a token in a layer
+  int64_t top_k = 0;            ///< experts of a token in a layer
   bool old_of_trainer = false;  ///< old log-probabilities are of training (old_logprobs: trainer)
 };
 /// Returns the line of a sample in a trajectory file, without its end: slime's field names.

@@ -12,7 +12,8 @@ namespace hocket::rl {
 /// A metric of nothing: null in metrics.jsonl.
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
-/// Numbers so far. Deviations are with n - 1, by Welford's sums: that of equal numbers is 0 exactly.
+/// Numbers so far. Deviations are with n - 1, by Welford's sums: that of equal numbers is 0
+/// exactly.
 struct Moments {
   int64_t n = 0;
   double sum = 0, least = 0, most = 0;
