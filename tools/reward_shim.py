@@ -83,7 +83,7 @@ def check(function, style, more):
         needed = p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL) and p.name not in more
         if needed and p.name == "trainer_state":
             sys.exit(f"reward_shim: {name_of(function)} needs trainer_state, which only a TRL trainer has")
-        # Of TRL's it may be a column of the data.
+        # A parameter of TRL's functions may be a column of the data.
         if needed and style == "verl" and p.name.removesuffix("s" if is_batched(function) else "") not in VERL:
             sys.exit(f"reward_shim: {name_of(function)} needs {p.name}, which verl does not give; try --kwargs")
 

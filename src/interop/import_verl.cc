@@ -477,7 +477,9 @@ class VerlImport : public TreeImport {
     if (parts.size() == 2) {
       reads = reads && parse_double(parts.front(), &low) && low > 0;
     }
-    if (!reads) file_.refuse(limit, "a number above 0, or two such as 0.5_2");
+    if (!reads) {
+      file_.refuse(limit, "a number above 0, or two such as 0.5_2");
+    }
     low = is_inverse ? low : file_.number(in + "rollout_rs_threshold_lower", low);
     set("rl.correction.type", std::string("mis"));
     set("rl.correction.level", level->second);

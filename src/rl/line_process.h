@@ -11,7 +11,7 @@
 
 namespace hocket::rl {
 
-/// How long a process may take. `start_s`: until it is ready, counted from its start, where it says
+/// Time limits of a process. `start_s`: until it is ready, counted from its start, where it says
 /// by a line {"ready": false} that it starts. It says {"ready": true} when it has.
 struct LineLimits {
   double answer_s = 30, start_s = 300;
