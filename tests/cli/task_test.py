@@ -131,7 +131,7 @@ class Task(unittest.TestCase):
             self.assertEqual("rl", run["objective"])
             self.assertEqual(f"a b/{name}/train.jsonl", run["data"]["sources"][0]["path"])
             self.assertEqual(1, len(run["rl"]["rewards"]))
-            self.assertEqual(0.1 if name == "reverse" else 0, run["rl"]["kl_coef"])
+            self.assertEqual({"reverse": 0.1, "countdown": 0.05}.get(name, 0), run["rl"]["kl_coef"])
 
     def test_bad_input_is_named(self):
         for words, said in {
