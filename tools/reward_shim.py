@@ -103,8 +103,13 @@ def number(value):
     return float(value)
 
 
+RESERVED = ("request_id", "error", "not_applicable")  # of the protocol
+
+
 def numbers_in(values):
     for name, value in values.items():
+        if name in RESERVED:
+            continue
         try:
             yield name, number(value)
         except (TypeError, ValueError, RuntimeError):

@@ -469,7 +469,13 @@ std::vector<std::string> take_special_tokens(const ModelFiles& base, models::Mod
            key, id, config->vocab_size);
     }
     if (key == "eos_token_id") {
-      note(add_stop_tokens({id}, *config, files));
+      // Those of the configuration and the tokenizer ended texts, too; `set_id` replaces the first.
+      std::vector<int64_t> stops = config->eos_token_ids;
+      if (const auto old = before.find(key); old != before.end()) {
+        stops.push_back(old->second);
+      }
+      stops.push_back(id);
+      note(add_stop_tokens(stops, *config, files));
     } else if (files->has(kGenerationFile)) {
       ordered_json generation = ordered_json::parse(files->texts.at(kGenerationFile));
       note(set_id(key, id, kGenerationFile, &generation));

@@ -640,7 +640,11 @@ class VerlImport : public TreeImport {
   }
 
   void read_rewards() {
-    if (beside_.has("rl.rewards")) return;
+    if (beside_.has("rl.rewards")) {
+      file_.use_all("custom_reward_function.reward_kwargs");
+      file_.use_all("reward.custom_reward_function.reward_kwargs");
+      return;
+    }
     for (const char* path : {"reward_model.enable", "reward.reward_model.enable"}) {
       if (!file_.truth(path, false)) continue;
       file_.refuse(path,
@@ -648,16 +652,22 @@ class VerlImport : public TreeImport {
                    "a judge, or a command (docs/rewards.md)");
     }
     for (const std::string in : {"custom_reward_function.", "reward.custom_reward_function."}) {
-      const std::string file = file_.text(in + "path", "");
+      std::string file = file_.text(in + "path", "");
       if (file.empty()) continue;
+      if (constexpr std::string_view kModule = "pkg://"; file.starts_with(kModule)) {
+        file = file.substr(kModule.size());
+        std::replace(file.begin(), file.end(), '/', '.');
+      }
       for (const char* manager : {"reward_model.reward_manager", "reward.reward_manager.name"}) {
         if (file_.text(manager, "") != "batch") continue;
         file_.refuse(manager,
-                     "a manager that scores one answer at a time; try --set rl.rewards=VALUE");
+                     "a manager that scores one answer at a time, for functions that may compare "
+                     "answers; try --set rl.rewards=VALUE");
       }
       const std::string function = file_.text(in + "name", "");
       const std::string command = "python3 tools/reward_shim.py " +
-                                  shell_quoted(file + (function.empty() ? "" : ":" + function));
+                                  shell_quoted(file + (function.empty() ? "" : ":" + function)) +
+                                  " --style verl";
       set("rl.rewards",
           fmt::format("[{{type: exec, command: {}}}]", nlohmann::json(command).dump()));
       note(

@@ -31,7 +31,10 @@ struct RewardPart {
   std::map<std::string, double> details;  ///< further numbers of a reward that answers with several
 
   /// Returns whether it is None of a reward of TRL's, which counts in no mean.
-  bool is_not_applicable() const { return details.contains("not_applicable"); }
+  bool is_not_applicable() const {
+    const auto found = details.find("not_applicable");
+    return found != details.end() && found->second != 0;
+  }
 };
 
 enum class SampleStatus : uint8_t {

@@ -177,6 +177,13 @@ TEST(ModelFiles, IdsFollowTheSpecialTokensOfAnotherTokenizer) {
                        "generation_config.json: pad_token_id is 2, not absent",
                        "config.json: pad_token_id is 2, not absent"}));
 
+  // Tokens of the configuration and the tokenizer end texts where the file names none.
+  config = before;
+  files = files_with({{"eos_token", "<end>"}});
+  files.texts[kGenerationFile] = R"({"top_k": 5})";
+  take_special_tokens(base, &config, &files);
+  EXPECT_EQ(json::parse(files.texts.at(kGenerationFile)).at("eos_token_id"), (json{3, 26}));
+
   ModelConfig small = config_with({{"vocab_size", 26}});
   EXPECT_NE(error_of([&] {
               take_special_tokens(base, &small, &files);

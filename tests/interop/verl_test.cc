@@ -171,13 +171,19 @@ TEST(Verl, ReadsRewardFunctionsAndCritics) {
   };
   const Imported own = with("custom_reward_function.path=rw/my.py data.seed=7");
   expect_keys(own,
-              {{"rl.rewards", "[{type: exec, command: \"python3 tools/reward_shim.py rw/my.py\"}]"},
+              {{"rl.rewards",
+                "[{type: exec, command: \"python3 tools/reward_shim.py rw/my.py --style verl\"}]"},
                {"train.seed", "7"},
                {"model.dtype", "bf16"}});
   EXPECT_TRUE(says(join(own.notes, "\n"), "rl.rewards runs rw/my.py")) << join(own.notes, "\n");
   expect_keys(
       with("reward.custom_reward_function.path=rw/my.py reward.custom_reward_function.name=f"),
-      {{"rl.rewards", "[{type: exec, command: \"python3 tools/reward_shim.py rw/my.py:f\"}]"}});
+      {{"rl.rewards",
+        "[{type: exec, command: \"python3 tools/reward_shim.py rw/my.py:f --style verl\"}]"}});
+  expect_keys(
+      with("custom_reward_function.path=pkg://my.mod custom_reward_function.name=f"),
+      {{"rl.rewards",
+        "[{type: exec, command: \"python3 tools/reward_shim.py my.mod:f --style verl\"}]"}});
   const Imported gae = with("algorithm.adv_estimator=gae");
   expect_keys(gae, {{"model.dtype", "f32"}});
   EXPECT_TRUE(says(join(gae.notes, "\n"), "model.dtype is f32")) << join(gae.notes, "\n");

@@ -224,7 +224,7 @@ void NodeLowering::reduce_inputs_together(const std::vector<TensorId>& inputs,
 }
 
 /// Returns whether the node makes the same values for all micro-batches: from parameters alone, as
-/// the rank stores them. Parameters that are gathered for a pass are gone after it.
+/// the rank stores them. Of gathered parameters each micro-batch makes its own.
 bool NodeLowering::is_of_step(const graph::Node& node, const NodeLayouts& wanted) const {
   if (rank_.program.num_micro_batches == 1) return false;
   if (node.in.empty() || node.recompute || !node.accumulate.empty()) return false;
