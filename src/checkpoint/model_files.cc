@@ -469,7 +469,7 @@ std::vector<std::string> take_special_tokens(const ModelFiles& base, models::Mod
            key, id, config->vocab_size);
     }
     if (key == "eos_token_id") {
-      // Those of the configuration and the tokenizer ended texts, too; `set_id` replaces the first.
+      // Tokens of the configuration and the tokenizer ended texts, too; `set_id` replaces one.
       std::vector<int64_t> stops = config->eos_token_ids;
       if (const auto old = before.find(key); old != before.end()) {
         stops.push_back(old->second);
