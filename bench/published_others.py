@@ -2,7 +2,7 @@
 """Further published training rates as rows, for bench/published_rows.py. Every list names its source. All were written
 down before the first prediction of one, and no constant of a cluster file is fitted to them, but for one of Selene's."""
 from published_tables import (FSDP, LLAMA2_7B, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, MPT, NEMO_MODELS, ZERO1, ZERO1_OVERLAPPED, Published,
-                              gpt, llama)
+                              gpt, llama, nemo_plan)
 
 
 def split(table):
@@ -30,13 +30,7 @@ def dgxc():
     rows = []
     for words in split(DGXC):
         gpus, batch, micro, seq, tp, pp, cp, chunks = map(int, words[1:9])
-        plan = {"tp": tp, "pp": pp, "dp": gpus // (tp * pp * cp), "micro_batch": micro, **ZERO1_OVERLAPPED}
-        if cp > 1:
-            plan["cp"] = cp
-        if tp > 1:
-            plan.update({"sequence_parallel": True, "comm_tiles": tp})
-        if pp > 1:
-            plan.update({"pp_chunks": chunks, "pp_schedule": "interleaved"})
+        plan = nemo_plan(gpus, micro, tp, pp, cp, chunks)
         for figure, float8 in ((words[9], False), (words[10], True)):
             rows.append(Published("dgxc-h100", f"DGXC {words[0]}, {gpus} GPUs{', float8' if float8 else ''}", float(figure), "s",
                                   DGXC_MODELS[words[0]], seq, batch, plan, float8=float8,

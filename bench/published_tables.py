@@ -238,6 +238,18 @@ LLAMA3-8B 8 128 1 8192 1 1 2 1 12036 | LLAMA3-70B 64 128 1 8192 4 4 2 5 1533
 """
 
 
+def nemo_plan(gpus, micro, tp, pp, cp, chunks):
+    """Returns the plan of NeMo's scripts for these degrees: ZeRO-1 overlapped, tiles over tp, an interleaved pipeline."""
+    plan = {"tp": tp, "pp": pp, "dp": gpus // (tp * pp * cp), "micro_batch": micro, **ZERO1_OVERLAPPED}
+    if cp > 1:
+        plan["cp"] = cp
+    if tp > 1:
+        plan.update({"sequence_parallel": True, "comm_tiles": tp})
+    if pp > 1:
+        plan.update({"pp_chunks": chunks, "pp_schedule": "interleaved"})
+    return plan
+
+
 def nemo():
     rows = []
     for line in NEMO.replace("\n", "|").split("|"):
@@ -245,13 +257,7 @@ def nemo():
         if not words:
             continue
         gpus, batch, micro, seq, tp, pp, cp, chunks, figure = map(int, words[1:])
-        plan = {"tp": tp, "pp": pp, "dp": gpus // (tp * pp * cp), "micro_batch": micro, **ZERO1_OVERLAPPED}
-        if cp > 1:
-            plan["cp"] = cp
-        if tp > 1:
-            plan.update({"sequence_parallel": True, "comm_tiles": tp})
-        if pp > 1:
-            plan.update({"pp_chunks": chunks, "pp_schedule": "interleaved"})
+        plan = nemo_plan(gpus, micro, tp, pp, cp, chunks)
         rows.append(Published("nemo-h100", f"NeMo {words[0]}, {gpus} GPUs, float8", figure, "tokens/s/GPU",
                               NEMO_MODELS[words[0]], seq, batch, plan, float8=True,
                               grad_dtype="f32" if words[0].startswith("Nemotron") else "model"))

@@ -446,8 +446,8 @@ std::string add_stop_tokens(const std::vector<int64_t>& ids, const models::Model
     generation["eos_token_id"] = all;
   }
   files->texts[kGenerationFile] = generation.dump(2) + "\n";
-  return fmt::format("{}: eos_token_id is [{}], not [{}]", kGenerationFile, fmt::join(all, ", "),
-                     fmt::join(before, ", "));
+  return fmt::format("{}: eos_token_id is [{}], not {}", kGenerationFile, fmt::join(all, ", "),
+                     before.empty() ? "absent" : fmt::format("[{}]", fmt::join(before, ", ")));
 }
 
 std::vector<std::string> take_special_tokens(const ModelFiles& base, models::ModelConfig* config,

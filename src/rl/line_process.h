@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A command of the user's that answers a line with a line, and whatever else it does instead.
+// A user's command that answers a line with a line, and the errors of one that does not.
 #pragma once
 
 #include <sys/types.h>
