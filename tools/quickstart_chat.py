@@ -93,12 +93,14 @@ class Life(Steps):
             print("      not to be had: a tiny model, made here, takes its place; its answers are no English",
                   flush=True)
         return {"path": self.make_tiny(), "name": "a tiny model made here",
-                "note": "0.2 M parameters, trained for some seconds on this repository's docs: it cannot answer"}
+                "note": "0.2 M parameters, trained for some seconds on the words of the chats: it cannot answer"}
 
     def make_tiny(self):
-        """Trains a chat model of 0.2 M parameters on the docs; returns its folder."""
-        run = self.path("tiny", "run.yaml")
+        """Trains a chat model of 0.2 M parameters on the words of the chats; returns its folder."""
+        run, words = self.path("tiny", "run.yaml"), self.path("tiny", "words.txt")
         os.makedirs(self.path("tiny"), exist_ok=True)
+        with open(words, "w", encoding="utf-8") as f:
+            f.write(" ".join(message["content"] for chat in read_lines(CHATS) for message in chat["messages"]))
         config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 1024, "hidden_size": 64,
                   "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
                   "hidden_act": "silu", "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
@@ -106,7 +108,7 @@ class Life(Steps):
         write_json(run, {
             "model": {"config": config},
             "data": {"dir": self.path("tiny", "data"), "tokenizer": self.path("tiny", "tokenizer"), "vocab_size": 1024,
-                     "files": ["docs/*.md"]},
+                     "files": [words]},
             "train": {"steps": 200, "global_batch": 8, "seq_len": 128, "lr": 4e-3, "warmup_steps": 5},
             "output": {"dir": self.path("tiny", "base"), "sample_tokens": 0}})
         self.hocket("data", "train-tokenizer", run, log="tiny-tokenizer")
