@@ -186,15 +186,39 @@ const std::vector<int64_t>& Layout::sizes_of(int dim) const {
   return kNotGiven;
 }
 
+namespace {
+
+/// Returns the block behind another one, clamped to the dim.
+Run next_block(const Run& before, int64_t length, int64_t size) {
+  const int64_t begin = before.begin + before.length;
+  return {begin, std::clamp<int64_t>(length, 0, size - begin)};
+}
+
+}  // namespace
+
 Run Layout::block(int dim, int64_t size, int64_t blocks, int64_t number) const {
   const std::vector<int64_t>& sizes = sizes_of(dim);
   if (sizes.empty()) return share(size, blocks, number);
   Run run;
   for (size_t i = 0; i < sizes.size() && std::cmp_less_equal(i, number); ++i) {
-    run.begin += run.length;
-    run.length = std::clamp<int64_t>(sizes[i], 0, size - run.begin);
+    run = next_block(run, sizes[i], size);
   }
   return run;
+}
+
+std::vector<Run> Layout::blocks(int dim, int64_t size, int64_t count) const {
+  const std::vector<int64_t>& sizes = sizes_of(dim);
+  std::vector<Run> runs;
+  Run run;
+  for (int64_t number = 0; number < count; ++number) {
+    if (sizes.empty()) {
+      run = share(size, count, number);
+    } else if (number < std::ssize(sizes)) {
+      run = next_block(run, sizes[static_cast<size_t>(number)], size);
+    }
+    runs.push_back(run);
+  }
+  return runs;
 }
 
 std::string to_string(const Layout& layout, const Mesh& mesh) {

@@ -135,6 +135,8 @@ struct Layout {
   /// Returns block `number` of `blocks` of a dim of `size` indices. Given sizes with another sum
   /// are clamped to the dim: see why_invalid.
   Run block(int dim, int64_t size, int64_t blocks, int64_t number) const;
+  /// Returns all of these blocks in their order.
+  std::vector<Run> blocks(int dim, int64_t size, int64_t count) const;
 
   bool operator==(const Layout&) const = default;
   auto operator<=>(const Layout&) const = default;

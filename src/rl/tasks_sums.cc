@@ -124,8 +124,8 @@ class MultiAdditionTask : public Task {
     out.key = key_of(numbers);
     return out;
   }
-  /// Half of the examples have few operands, and are right; the others have the right steps, and
-  /// with more operands each sum is as likely a wrong one.
+  /// Half of the examples have few operands, and are right. With more operands a sum is one too
+  /// small more often than right: the likeliest answer is wrong, and a drawn one is right at times.
   WarmUpExample draw_warm_up(Rng* rng) const override {
     const int64_t most = rng->below(2) == 0 ? std::min(operands_, kRightOperands) : operands_;
     const std::vector<int64_t> numbers = draw_operands(most, rng);
@@ -133,7 +133,8 @@ class MultiAdditionTask : public Task {
     if (std::ssize(numbers) > kRightOperands) {
       for (size_t i = 1; i < sums.size(); ++i) {
         const int64_t right = sums[i - 1] + numbers[i];
-        sums[i] = rng->below(2) == 0 ? draw_number(digits_of(right), rng) : right;
+        const bool wrong = rng->below(5) < 3;
+        sums[i] = wrong && right > 0 ? right - 1 : right;
       }
     }
     return {prompt_of(numbers), steps_of(numbers, sums), key_of(numbers)};

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/stop.h"
 
 namespace hocket::parallel {
 
@@ -34,6 +35,45 @@ int64_t blocks_over(const std::vector<int32_t>& axes, const Mesh& mesh) {
   }
   return blocks;
 }
+
+/// The blocks of a dim, known once for all ranks. Requires: the dim is no symbol.
+class DimBlocks {
+ public:
+  DimBlocks(const Layout& layout, int dim, const TensorType& type, const Mesh& mesh)
+      : mesh_(mesh),
+        axes_(layout.axes_of(dim)),
+        runs_(layout.blocks(dim, type.dims[static_cast<size_t>(dim)], blocks_over(axes_, mesh))) {}
+
+  const std::vector<graph::Run>& runs() const { return runs_; }
+  /// Returns the block of the rank at these coordinates.
+  const graph::Run& at(const std::vector<int32_t>& coords) const {
+    size_t number = 0;
+    for (const int32_t axis : axes_) {
+      const auto place = static_cast<size_t>(axis);
+      number =
+          number * static_cast<size_t>(mesh_.axes[place].size) + static_cast<size_t>(coords[place]);
+    }
+    return runs_[number];
+  }
+  /// Visits the blocks of the ranks along an axis that have these coordinates on all others.
+  template <class Visit>
+  void visit_along(int32_t axis, std::vector<int32_t> coords, const Visit& visit) const {
+    const int32_t members = mesh_.axes[static_cast<size_t>(axis)].size;
+    for (int32_t& at_axis = coords[static_cast<size_t>(axis)] = 0; at_axis < members; ++at_axis) {
+      visit(at(coords));
+    }
+  }
+  std::vector<int64_t> lengths_along(int32_t axis, const std::vector<int32_t>& coords) const {
+    std::vector<int64_t> lengths;
+    visit_along(axis, coords, [&](const graph::Run& run) { lengths.push_back(run.length); });
+    return lengths;
+  }
+
+ private:
+  const Mesh& mesh_;
+  const std::vector<int32_t> axes_;
+  const std::vector<graph::Run> runs_;
+};
 
 /// Returns whether a tensor may be counts of rows. These have the layout of their rows: no rank
 /// takes a slice of them alone.
@@ -156,9 +196,10 @@ class Moves {
   /// Returns the sizes of the blocks of `layout`. Requires: its axes are among those of `known`.
   std::vector<int64_t> block_sizes(const Layout& known, int dim, const Layout& layout) const {
     std::vector<int64_t> sizes(static_cast<size_t>(blocks_over(layout.axes_of(dim), mesh_)), 0);
+    const DimBlocks blocks(known, dim, type_, mesh_);
     graph::for_each_coords(mesh_, known.axes_of(dim), [&](const std::vector<int32_t>& coords) {
       const int64_t number = graph::block_number(layout, dim, mesh_, coords).number;
-      sizes[static_cast<size_t>(number)] += block_at(known, dim, coords).length;
+      sizes[static_cast<size_t>(number)] += blocks.at(coords).length;
     });
     return sizes;
   }
@@ -208,23 +249,27 @@ class Moves {
     const bool gathers = before[static_cast<size_t>(axis)] == Placement::split(dim);
     const Layout& cut = gathers ? before : after;
     const Layout& whole = gathers ? after : before;
+    const DimBlocks parts(cut, dim, type_, mesh_), wholes(whole, dim, type_, mesh_);
     bool fits = true;
-    graph::for_each_coords(mesh_, cut.axes_of(dim), [&](const std::vector<int32_t>& coords) {
-      const graph::Run mine = block_at(cut, dim, coords);
-      const graph::Run all = block_at(whole, dim, coords);
-      const std::vector<int64_t> each = lengths_along(cut, dim, type_, mesh_, axis, coords);
-      const auto own = each.begin() + coords[static_cast<size_t>(axis)];
-      const int64_t before_mine = std::accumulate(each.begin(), own, int64_t{0});
-      const bool side_by_side = mine.begin == all.begin + before_mine;
-      fits = fits && std::accumulate(own, each.end(), before_mine) == all.length &&
-             (type_.routed() || side_by_side);
+    for_each_group(cut, dim, axis, [&](const std::vector<int32_t>& coords) {
+      const graph::Run all = wholes.at(coords);
+      int64_t length = 0;
+      parts.visit_along(axis, coords, [&](const graph::Run& part) {
+        fits = fits && (type_.routed() || part.begin == all.begin + length);
+        length += part.length;
+      });
+      fits = fits && length == all.length;
     });
     return fits;
   }
 
-  graph::Run block_at(const Layout& layout, int dim, const std::vector<int32_t>& coords) const {
-    const graph::BlockNumber block = graph::block_number(layout, dim, mesh_, coords);
-    return layout.block(dim, type_.dims[static_cast<size_t>(dim)], block.blocks, block.number);
+  /// Visits the coordinates of the first rank of every group of ranks along an axis, as far as
+  /// they hold different blocks of the dim.
+  template <class Visit>
+  void for_each_group(const Layout& layout, int dim, int32_t axis, const Visit& visit) const {
+    std::vector<int32_t> others = layout.axes_of(dim);
+    std::erase(others, axis);
+    graph::for_each_coords(mesh_, others, visit);
   }
 
   /// Returns the type of the first rank's piece, the largest. Returns nullopt if some rank has
@@ -260,11 +305,13 @@ class Moves {
   /// shares. The check can prove only these, since it sees one group at a time.
   bool takes_alike(const Layout& layout, int32_t axis) const {
     const int dim = layout[static_cast<size_t>(axis)].dim();
-    if (layout.sizes_of(dim).empty()) return true;
+    if (layout.sizes_of(dim).empty() || type_.dims[static_cast<size_t>(dim)].symbolic())
+      return true;
+    const DimBlocks blocks(layout, dim, type_, mesh_);
     std::optional<std::vector<int64_t>> first;
     bool alike = true;
-    graph::for_each_coords(mesh_, layout.axes_of(dim), [&](const std::vector<int32_t>& coords) {
-      const std::vector<int64_t> lengths = uneven_lengths(layout, type_, mesh_, axis, coords);
+    for_each_group(layout, dim, axis, [&](const std::vector<int32_t>& coords) {
+      const std::vector<int64_t> lengths = unless_shares(blocks.lengths_along(axis, coords));
       first = first.value_or(lengths);
       alike = alike && lengths == *first;
     });
@@ -386,12 +433,10 @@ class Moves {
 
   /// Returns whether every rank's new block of the dim lies in its old one.
   bool nests(const Layout& before, const Layout& after, int dim) const {
-    const graph::Dim& size = type_.dims[static_cast<size_t>(dim)];
-    const int64_t outer = blocks_over(before.axes_of(dim), mesh_);
-    const int64_t blocks = blocks_over(after.axes_of(dim), mesh_);
-    for (int64_t number = 0; number < blocks; ++number) {
-      const graph::Run had = before.block(dim, size, outer, number / (blocks / outer));
-      const graph::Run gets = after.block(dim, size, blocks, number);
+    const DimBlocks outer(before, dim, type_, mesh_), inner(after, dim, type_, mesh_);
+    const size_t times = inner.runs().size() / outer.runs().size();
+    for (size_t number = 0; number < inner.runs().size(); ++number) {
+      const graph::Run had = outer.runs()[number / times], gets = inner.runs()[number];
       if (gets.begin < had.begin || gets.begin + gets.length > had.begin + had.length) return false;
     }
     return true;
@@ -449,6 +494,7 @@ const ReshardPath* ReshardPaths::path(const TensorType& type, const Layout& from
   open.emplace(0.0, 0, start);
   size_t number = 0;
   while (!open.empty()) {
+    stop_if_asked();
     const auto [cost, when, here] = open.top();
     open.pop();
     if (std::exchange(reached[here].done, true)) continue;
@@ -486,15 +532,9 @@ std::vector<ReshardStep> ReshardPaths::steps(const TensorType& type, const Layou
 }
 
 std::vector<int64_t> lengths_along(const Layout& layout, int dim, const TensorType& type,
-                                   const Mesh& mesh, int32_t axis, std::vector<int32_t> coords) {
-  std::vector<int64_t> lengths;
-  for (int32_t& at = coords[static_cast<size_t>(axis)] = 0;
-       at < mesh.axes[static_cast<size_t>(axis)].size; ++at) {
-    const graph::BlockNumber block = graph::block_number(layout, dim, mesh, coords);
-    lengths.push_back(
-        layout.block(dim, type.dims[static_cast<size_t>(dim)], block.blocks, block.number).length);
-  }
-  return lengths;
+                                   const Mesh& mesh, int32_t axis,
+                                   const std::vector<int32_t>& coords) {
+  return DimBlocks(layout, dim, type, mesh).lengths_along(axis, coords);
 }
 
 std::vector<int64_t> unless_shares(std::vector<int64_t> lengths) {

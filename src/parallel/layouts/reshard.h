@@ -61,7 +61,7 @@ class ReshardPaths {
 /// coordinates on all other axes. Requires: the dim is no symbol.
 std::vector<int64_t> lengths_along(const graph::Layout& layout, int dim,
                                    const graph::TensorType& type, const graph::Mesh& mesh,
-                                   int32_t axis, std::vector<int32_t> coords);
+                                   int32_t axis, const std::vector<int32_t>& coords);
 /// Returns the lengths, or nothing if they are the even shares of their sum (graph::share).
 std::vector<int64_t> unless_shares(std::vector<int64_t> lengths);
 /// Returns lengths_along of the dim that the axis splits, for comm::kSlots, or nothing where the
