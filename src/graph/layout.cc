@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -157,6 +158,11 @@ void Layout::set(size_t axis, Placement placement) {
   on[axis] = placement;
 }
 
+GivenSizes::GivenSizes(int8_t of_dim, std::vector<int64_t> of_blocks)
+    : dim(of_dim), sizes(std::move(of_blocks)), ends(sizes.size()) {
+  std::partial_sum(sizes.begin(), sizes.end(), ends.begin());
+}
+
 void Layout::give(int dim, std::vector<int64_t> sizes) {
   std::erase_if(given, [&](const GivenSizes& one) { return one.dim == dim; });
   if (sizes.empty()) return;
@@ -186,39 +192,14 @@ const std::vector<int64_t>& Layout::sizes_of(int dim) const {
   return kNotGiven;
 }
 
-namespace {
-
-/// Returns the block behind another one, clamped to the dim.
-Run next_block(const Run& before, int64_t length, int64_t size) {
-  const int64_t begin = before.begin + before.length;
-  return {begin, std::clamp<int64_t>(length, 0, size - begin)};
-}
-
-}  // namespace
-
 Run Layout::block(int dim, int64_t size, int64_t blocks, int64_t number) const {
-  const std::vector<int64_t>& sizes = sizes_of(dim);
-  if (sizes.empty()) return share(size, blocks, number);
-  Run run;
-  for (size_t i = 0; i < sizes.size() && std::cmp_less_equal(i, number); ++i) {
-    run = next_block(run, sizes[i], size);
+  for (const GivenSizes& one : given) {
+    if (one.dim != dim || one.sizes.empty()) continue;
+    const auto i = std::min(static_cast<size_t>(number), one.sizes.size() - 1);
+    const int64_t begin = std::min(size, one.ends[i] - one.sizes[i]);
+    return {begin, std::clamp<int64_t>(one.sizes[i], 0, size - begin)};
   }
-  return run;
-}
-
-std::vector<Run> Layout::blocks(int dim, int64_t size, int64_t count) const {
-  const std::vector<int64_t>& sizes = sizes_of(dim);
-  std::vector<Run> runs;
-  Run run;
-  for (int64_t number = 0; number < count; ++number) {
-    if (sizes.empty()) {
-      run = share(size, count, number);
-    } else if (number < std::ssize(sizes)) {
-      run = next_block(run, sizes[static_cast<size_t>(number)], size);
-    }
-    runs.push_back(run);
-  }
-  return runs;
+  return share(size, blocks, number);
 }
 
 std::string to_string(const Layout& layout, const Mesh& mesh) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -105,10 +106,17 @@ std::string to_string(Placement placement);
 
 /// Number of indices of each block of a dim, at least one each.
 struct GivenSizes {
+  GivenSizes(int8_t of_dim, std::vector<int64_t> of_blocks);
+
   int8_t dim = 0;
   std::vector<int64_t> sizes;
-  bool operator==(const GivenSizes&) const = default;
-  auto operator<=>(const GivenSizes&) const = default;
+  std::vector<int64_t> ends;  ///< sums of the sizes so far
+  bool operator==(const GivenSizes& other) const {
+    return dim == other.dim && sizes == other.sizes;
+  }
+  auto operator<=>(const GivenSizes& other) const {
+    return std::tie(dim, sizes) <=> std::tie(other.dim, other.sizes);
+  }
 };
 
 /// Layout of a tensor on a mesh: a placement per axis (axes that a mesh lacks are replicated), for
@@ -135,8 +143,6 @@ struct Layout {
   /// Returns block `number` of `blocks` of a dim of `size` indices. Given sizes with another sum
   /// are clamped to the dim: see why_invalid.
   Run block(int dim, int64_t size, int64_t blocks, int64_t number) const;
-  /// Returns all of these blocks in their order.
-  std::vector<Run> blocks(int dim, int64_t size, int64_t count) const;
 
   bool operator==(const Layout&) const = default;
   auto operator<=>(const Layout&) const = default;

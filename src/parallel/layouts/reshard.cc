@@ -36,24 +36,27 @@ int64_t blocks_over(const std::vector<int32_t>& axes, const Mesh& mesh) {
   return blocks;
 }
 
-/// The blocks of a dim, known once for all ranks. Requires: the dim is no symbol.
+/// The blocks of a dim by rank. Requires: the dim is no symbol.
 class DimBlocks {
  public:
   DimBlocks(const Layout& layout, int dim, const TensorType& type, const Mesh& mesh)
-      : mesh_(mesh),
+      : layout_(layout),
+        mesh_(mesh),
+        dim_(dim),
+        size_(type.dims[static_cast<size_t>(dim)]),
         axes_(layout.axes_of(dim)),
-        runs_(layout.blocks(dim, type.dims[static_cast<size_t>(dim)], blocks_over(axes_, mesh))) {}
+        count_(blocks_over(axes_, mesh)) {}
 
-  const std::vector<graph::Run>& runs() const { return runs_; }
+  int64_t count() const { return count_; }
+  graph::Run block(int64_t number) const { return layout_.block(dim_, size_, count_, number); }
   /// Returns the block of the rank at these coordinates.
-  const graph::Run& at(const std::vector<int32_t>& coords) const {
-    size_t number = 0;
+  graph::Run at(const std::vector<int32_t>& coords) const {
+    int64_t number = 0;
     for (const int32_t axis : axes_) {
       const auto place = static_cast<size_t>(axis);
-      number =
-          number * static_cast<size_t>(mesh_.axes[place].size) + static_cast<size_t>(coords[place]);
+      number = number * mesh_.axes[place].size + coords[place];
     }
-    return runs_[number];
+    return block(number);
   }
   /// Visits the blocks of the ranks along an axis that have these coordinates on all others.
   template <class Visit>
@@ -70,9 +73,12 @@ class DimBlocks {
   }
 
  private:
+  const Layout& layout_;
   const Mesh& mesh_;
+  const int dim_;
+  const int64_t size_;
   const std::vector<int32_t> axes_;
-  const std::vector<graph::Run> runs_;
+  const int64_t count_;
 };
 
 /// Returns whether a tensor may be counts of rows. These have the layout of their rows: no rank
@@ -434,9 +440,9 @@ class Moves {
   /// Returns whether every rank's new block of the dim lies in its old one.
   bool nests(const Layout& before, const Layout& after, int dim) const {
     const DimBlocks outer(before, dim, type_, mesh_), inner(after, dim, type_, mesh_);
-    const size_t times = inner.runs().size() / outer.runs().size();
-    for (size_t number = 0; number < inner.runs().size(); ++number) {
-      const graph::Run had = outer.runs()[number / times], gets = inner.runs()[number];
+    const int64_t times = inner.count() / outer.count();
+    for (int64_t number = 0; number < inner.count(); ++number) {
+      const graph::Run had = outer.block(number / times), gets = inner.block(number);
       if (gets.begin < had.begin || gets.begin + gets.length > had.begin + had.length) return false;
     }
     return true;

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/stop.h"
 #include "parallel/plan.h"
 
 namespace hocket::parallel {
@@ -234,6 +235,7 @@ std::vector<std::vector<int32_t>> size_boundaries(const Graph& graph, const Layo
   // on it, at all coordinates of the other axes.
   std::set<Uneven> found;
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
+    stop_if_asked();
     note_uneven(graph.tensors[id].type, layouts.tensor[id], mesh, &found);
     note_uneven(graph.tensors[id].type, layouts.storage[id], mesh, &found);
   }
