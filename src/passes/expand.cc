@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/stop.h"
 #include "collectives/parts.h"
 #include "passes/pass.h"
 #include "passes/ring_collectives.h"
@@ -80,6 +81,7 @@ class Expander {
     // result until then.
     const std::vector<Task> before = std::move(program_.classes[cls_].tasks);
     for (size_t i = 0; i < before.size(); ++i) {
+      stop_if_asked();
       for (Task& one : one_by_one(before[i])) {
         written_.push_back(expanded(std::move(one)));
         written_.back().of = i;

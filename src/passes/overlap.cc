@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "base/stop.h"
 #include "passes/pass.h"
 
 namespace hocket::passes {
@@ -384,6 +385,7 @@ void run_overlap(Program& program, const OverlapOptions& options) {
     stages.push_back(program::stages_of(cls));
   }
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    stop_if_asked();
     Ordering(program, cls, options, stages).run();
   }
 }

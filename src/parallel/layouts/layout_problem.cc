@@ -119,6 +119,7 @@ class Builder {
     for (size_t id = 0; id < graph_.tensors.size(); ++id) {
       const TensorKind kind = graph_.tensors[id].kind;
       if (kind == TensorKind::param || kind == TensorKind::state) continue;
+      stop_if_asked();
       add_bringing(id);
     }
     return std::move(made_);
