@@ -40,7 +40,7 @@ TASKS = {
     "multi-addition": (["multi_addition"], {}),
 }
 # DAPO with four updates a step: with one, every ratio is 1, and none is clipped.
-DAPO = {"train.steps": 400, "rl.prompts_per_update": 8, "rl.clip_low": 0.2, "rl.clip_high": 0.28, "rl.dynamic_sampling.on": True,
+DAPO = {"train.steps": 160, "train.lr": 2e-4, "train.eval_every": 10, "rl.prompts_per_update": 8, "rl.clip_low": 0.2, "rl.clip_high": 0.28, "rl.dynamic_sampling.on": True,
         "rl.aggregation": "token-mean"}
 ABLATIONS = {
     "dapo": {},
@@ -179,7 +179,7 @@ def summary(run):
     first, last = run["train"][:count], run["train"][-count:]
     reached = next((row for row in run["eval"] if row[EVAL] > 0.9), None)
     return {"from": run["eval"][0][EVAL], "from_step": run["eval"][0]["step"], "to": run["eval"][-1][EVAL],
-            "best": max(row[EVAL] for row in run["eval"]), "updates": run["train"][-1]["step"],
+            "best": max(row[EVAL] for row in run["eval"]), "mean": mean_of(run["eval"], EVAL), "updates": run["train"][-1]["step"],
             "minutes": seconds_at(run, math.inf) / 60, "warm_up_s": run["warm_up_s"],
             "to_90_minutes": seconds_at(run, reached["step"]) / 60 if reached else math.nan,
             **{f"{key}_{part}": mean_of(rows, name) for part, rows in (("first", first), ("last", last))
@@ -198,23 +198,25 @@ def page(options, finished, picture, planned_runs):
     lines = [f"# {title}, {datetime.date.today().isoformat()}", "",
              f"`bench/rl_curves.py --mode {options.mode}`; {os.cpu_count()} CPUs, {platform.machine()}. "
              f"{len(finished)} of {len(planned_runs)} runs. Held out: greedy answers to problems that no training saw, share of right ones "
-             "(pass@1). Reward, entropy and length: means of the first and the last tenth of the updates. Time: of `hocket rl`, without "
+             "(pass@1); mean: of all evaluations, the height of the curve. Reward, entropy and length: means of the first and the last tenth "
+             "of the updates. Time: of `hocket rl`, without "
              "evaluations. †: ended early, since no round of dynamic sampling had groups of different rewards enough.", "",
-             "| run | seed | warm-up s | held out: first | last | best | updates | minutes | to 0.9, minutes | reward | entropy | length |",
-             "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+             "| run | seed | warm-up s | held out: first | last | best | mean | updates | minutes | to 0.9, minutes | reward | entropy | length |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for name in names:
         for run in sorted((run for run in finished if run["name"] == name), key=lambda run: run["seed"]):
             of = summary(run)
             lines.append(
                 f"| {name} | {run['seed']} | {of['warm_up_s']:.0f} | {shown(of['from'])} (update {of['from_step']}) | "
-                f"{shown(of['to'])} | {shown(of['best'])} | {of['updates']}{'†' if run['exhausted'] else ''} | {shown(of['minutes'], 1)} | {shown(of['to_90_minutes'], 1)} | "
+                f"{shown(of['to'])} | {shown(of['best'])} | {shown(of['mean'])} | {of['updates']}{'†' if run['exhausted'] else ''} | {shown(of['minutes'], 1)} | {shown(of['to_90_minutes'], 1)} | "
                 f"{shown(of['reward_first'], 2)} → {shown(of['reward_last'], 2)} | {shown(of['entropy_first'], 2)} → "
                 f"{shown(of['entropy_last'], 2)} | {shown(of['length_first'], 1)} → {shown(of['length_last'], 1)} |")
-    lines += ["", "| run | seeds | held out, last: median | lowest | highest | minutes: median |", "|---|---|---|---|---|---|"]
+    lines += ["", "| run | seeds | held out, mean: median | last: median | lowest | highest | minutes: median |", "|---|---|---|---|---|---|---|"]
     for name in names:
         of = [summary(run) for run in finished if run["name"] == name]
         last = [figures["to"] for figures in of]
-        lines.append(f"| {name} | {len(of)} | {shown(statistics.median(last))} | {shown(min(last))} | {shown(max(last))} | "
+        means = statistics.median(figures["mean"] for figures in of)
+        lines.append(f"| {name} | {len(of)} | {shown(means)} | {shown(statistics.median(last))} | {shown(min(last))} | {shown(max(last))} | "
                      f"{shown(statistics.median(figures['minutes'] for figures in of), 1)} |")
     lines += ["", f"![Held-out share of right answers by update]({picture})", "", "Settings beside those of `hocket data task`:", ""]
     for name in names:
