@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
+#include "base/stop.h"
 #include "check/check.h"
 #include "parallel/lowering/lower.h"
 #include "program/finalize.h"
@@ -289,6 +291,28 @@ TEST(Resharding, GoesToBlocksOfGivenSizes) {
   EXPECT_FALSE(paths.path(kMatrix, {}, parse_layout("a:S0[7,6]", mesh)));
   EXPECT_EQ(why_no_path(parse_layout("a:S0[7,5]", mesh), {}, mesh),
             "no sequence of collectives does this, or sizes do not divide");
+}
+
+/// Thousands of blocks of different sizes: their number may not enter to the second power.
+TEST(Resharding, FindsPathsOfThousandsOfUnevenBlocks) {
+  const Mesh mesh{{{"a", 1024}, {"b", 8}}};
+  std::vector<int64_t> sizes;
+  for (int32_t rank = 0; rank < mesh.size(); ++rank) {
+    sizes.push_back(1 + rank % 3);
+  }
+  const TensorType rows{DType::f64, {std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), 8}};
+  Layout given = parse_layout("a:S0 b:S0", mesh);
+  given.give(0, sizes);
+  ReshardPaths paths(mesh);
+  const ReshardPath* const gathered = paths.path(rows, given, {});
+  ASSERT_TRUE(gathered);
+  EXPECT_EQ(gathered->steps.size(), 2);
+  EXPECT_FALSE(gathered->steps[0].to.sizes_of(0).empty());
+  const ReshardPath* const cut = paths.path(rows, {}, given);
+  ASSERT_TRUE(cut);
+  EXPECT_EQ(cut->steps.size(), 1);
+  const StopWhen at_once([] { return true; });
+  EXPECT_THROW(paths.path(rows, parse_layout("a:P b:P", mesh), given), Stopped);
 }
 
 /// Ranks that do not divide a dim have shares of it, the first ones with one index more; or blocks
