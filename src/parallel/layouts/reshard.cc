@@ -311,8 +311,8 @@ class Moves {
   /// shares. The check can prove only these, since it sees one group at a time.
   bool takes_alike(const Layout& layout, int32_t axis) const {
     const int dim = layout[static_cast<size_t>(axis)].dim();
-    if (layout.sizes_of(dim).empty() || type_.dims[static_cast<size_t>(dim)].symbolic())
-      return true;
+    const bool given = !layout.sizes_of(dim).empty();
+    if (!given || type_.dims[static_cast<size_t>(dim)].symbolic()) return true;
     const DimBlocks blocks(layout, dim, type_, mesh_);
     std::optional<std::vector<int64_t>> first;
     bool alike = true;
@@ -483,14 +483,20 @@ size_t num_monoids(const Layout& layout, const Mesh& mesh) {
 
 const ReshardPath* ReshardPaths::path(const TensorType& type, const Layout& from,
                                       const Layout& to) {
-  // Dijkstra's algorithm over layouts. Ties are broken by the order in which layouts were reached.
-  const auto [known, fresh] = paths_.try_emplace({type, from, to}, std::nullopt);
-  std::optional<ReshardPath>& result = known->second;
-  if (!fresh) return result ? &*result : nullptr;
-  for (const Layout& layout : {from, to}) {
-    if (!why_invalid(layout, type, mesh_).empty()) return nullptr;
+  auto known = paths_.find({type, from, to});
+  if (known == paths_.end()) {
+    known = paths_.emplace(std::tuple(type, from, to), cheapest(type, from, to)).first;
   }
-  if (num_monoids(from, mesh_) > 1) return nullptr;
+  return known->second ? &*known->second : nullptr;
+}
+
+std::optional<ReshardPath> ReshardPaths::cheapest(const TensorType& type, const Layout& from,
+                                                  const Layout& to) const {
+  // Dijkstra's algorithm over layouts. Ties are broken by the order in which layouts were reached.
+  for (const Layout& layout : {from, to}) {
+    if (!why_invalid(layout, type, mesh_).empty()) return std::nullopt;
+  }
+  if (num_monoids(from, mesh_) > 1) return std::nullopt;
   const Moves moves(type, mesh_, slices_, from, to);
   const Layout start = moves.plain(from);
   using Entry = std::tuple<double, size_t, Layout>;  // cost, order in which it was reached
@@ -515,20 +521,20 @@ const ReshardPath* ReshardPaths::path(const TensorType& type, const Layout& from
     }
   }
   const auto end = reached.find(moves.to());
-  if (end == reached.end()) return nullptr;
-  result.emplace();
-  result->cost = end->second.cost;
+  if (end == reached.end()) return std::nullopt;
+  ReshardPath result;
+  result.cost = end->second.cost;
   for (Layout at = moves.to(); at != start;) {
     const Reached& last = reached[at];
-    result->steps.push_back(*last.step);
-    result->bytes += last.step->bytes;
+    result.steps.push_back(*last.step);
+    result.bytes += last.step->bytes;
     at = last.before;
   }
-  std::reverse(result->steps.begin(), result->steps.end());
-  if (!result->steps.empty()) {
-    result->steps.back().to = to;
+  std::reverse(result.steps.begin(), result.steps.end());
+  if (!result.steps.empty()) {
+    result.steps.back().to = to;
   }
-  return &*result;
+  return result;
 }
 
 std::vector<ReshardStep> ReshardPaths::steps(const TensorType& type, const Layout& from,

@@ -51,6 +51,9 @@ class ReshardPaths {
                                  const graph::Layout& to) const;
 
  private:
+  std::optional<ReshardPath> cheapest(const graph::TensorType& type, const graph::Layout& from,
+                                      const graph::Layout& to) const;
+
   graph::Mesh mesh_;
   bool slices_ = true;
   std::map<std::tuple<graph::TensorType, graph::Layout, graph::Layout>, std::optional<ReshardPath>>
