@@ -40,8 +40,8 @@ TASKS = {
     "multi-addition": (["multi_addition"], {}),
 }
 # DAPO with four updates a step: with one, every ratio is 1, and none is clipped.
-DAPO = {"train.steps": 160, "train.lr": 2e-4, "train.eval_every": 10, "rl.prompts_per_update": 8, "rl.clip_low": 0.2, "rl.clip_high": 0.28, "rl.dynamic_sampling.on": True,
-        "rl.aggregation": "token-mean"}
+DAPO = {"train.steps": 160, "train.lr": 2e-4, "train.eval_every": 10, "rl.prompts_per_update": 8, "rl.clip_low": 0.2,
+        "rl.clip_high": 0.28, "rl.dynamic_sampling.on": True, "rl.aggregation": "token-mean"}
 ABLATIONS = {
     "dapo": {},
     "without-clip-higher": {"rl.clip_high": 0.2},
